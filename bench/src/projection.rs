@@ -1,17 +1,17 @@
-//! `bench projection`: checks the CPU times that `tacit project` estimates. For each estimate, the
-//! command also measures the CPU time, and compares both values.
+//! `bench projection`: checks the CPU times that `tacit project` estimates. A *setting* is a cipher
+//! suite (or no TLS) and a message rate. `tacit project` reads the measured CPU time of setting A,
+//! and estimates that of setting B. The command compares this estimate with a measurement.
 //!
 //! ```text
 //!   load client ──> agent: rule `front` ══ TLS ══> rule `back` ──> load server
 //!
-//!   measured CPU times ──> tacit project ──> estimated CPU time for other settings ──┐
-//!   another agent with these settings ─────> measured CPU time ──────────────────────┴─> compare
+//!   input: measured CPU time of setting A ──> tacit project ──> estimate for B ──┐
+//!   check: measured CPU time of setting B ───────────────────────────────────────┴─> compare
 //! ```
 //!
-//! Each round measures every setting once, while the load client sends messages at a constant rate.
-//! The command compares the medians of all rounds, and prints the difference between each estimate
-//! and its measurement. A large difference is not a failure, because the same work needs more or
-//! less CPU time on a busy machine. Engines (threads on reserved CPUs) are not measured.
+//! Each round measures every setting once. The command compares the medians of all rounds, and
+//! prints their difference. A large difference is not a failure, because the same work needs more
+//! or less CPU time on a busy machine. Engines (threads on reserved CPUs) are not measured.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

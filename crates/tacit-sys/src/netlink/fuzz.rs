@@ -44,7 +44,7 @@ fn ask(choice: u8, netlink: &mut Netlink, datagram: &[u8]) -> Result<(), Error> 
         let found = nft::host::stored_names(netlink)?;
         assert!(
             found.len() <= datagram.len() / NAME_BYTES,
-            "the result has more names than the datagram can hold"
+            "the parser returned more names than the datagram can describe"
         );
         return Ok(());
     }
@@ -52,7 +52,7 @@ fn ask(choice: u8, netlink: &mut Netlink, datagram: &[u8]) -> Result<(), Error> 
         let found = nft::host::named_addresses(netlink)?;
         assert!(
             found.len() <= datagram.len() / NAMED_BYTES,
-            "the result has more entries than the datagram can hold"
+            "the parser returned more entries than the datagram can describe"
         );
         return Ok(());
     }
@@ -60,7 +60,7 @@ fn ask(choice: u8, netlink: &mut Netlink, datagram: &[u8]) -> Result<(), Error> 
         let found = unix_diag::sockets(netlink, usize::MAX)?;
         assert!(
             found.len() <= datagram.len() / UNIX_DIAG_BYTES,
-            "the result has more UNIX sockets than the datagram can hold"
+            "the parser returned more UNIX sockets than the datagram can describe"
         );
         return Ok(());
     }
@@ -70,7 +70,7 @@ fn ask(choice: u8, netlink: &mut Netlink, datagram: &[u8]) -> Result<(), Error> 
             let found = diag::listeners(netlink, IpVersion::V6)?;
             assert!(
                 found.len() <= datagram.len() / DIAG_BYTES,
-                "the result has more sockets than the datagram can hold"
+                "the parser returned more sockets than the datagram can describe"
             );
             Ok(())
         }
@@ -80,7 +80,7 @@ fn ask(choice: u8, netlink: &mut Netlink, datagram: &[u8]) -> Result<(), Error> 
             let found = interfaces::interfaces(netlink)?;
             assert!(
                 found.len() <= datagram.len() / IFADDR_BYTES,
-                "the result has more addresses than the datagram can hold"
+                "the parser returned more addresses than the datagram can describe"
             );
             Ok(())
         }

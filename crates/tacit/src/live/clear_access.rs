@@ -5,8 +5,8 @@
 //! --clear`, all clients need TLS.
 //!
 //! Each rule has a table with the addresses of clients that have used TLS. When the table is full,
-//! all clients need TLS. The table survives a reload and `tacit restart`, but not the end of the
-//! agent.
+//! all clients need TLS. A reload keeps the table. At `tacit restart`, the agent sends the table to
+//! its successor process. If the agent ends without a successor, the table is lost.
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Mutex, PoisonError};

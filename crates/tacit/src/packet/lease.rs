@@ -1,12 +1,12 @@
-//! Defines [`TunLease`]. A packet worker holds this lease as long as the worker reads the TUN
-//! device of a run (a program under `tacit run`). With [`TunLeaseWatch`], the agent finds out
-//! whether a worker holds the lease. If no worker holds the lease, no worker reads the device. Then
-//! the run needs another TUN device.
+//! Defines [`TunLease`]. The agent holds this lease as long as it uses the TUN device of a run (a
+//! program under `tacit run`). If the agent cannot use the device, it drops the lease and closes
+//! the device. The kernel then removes the device, so the run needs another one. With
+//! [`TunLeaseWatch`], the agent finds out whether the lease is held.
 
 use std::sync::{Arc, Weak};
 
-/// A packet worker holds this lease as long as it reads a TUN device. When the lease is dropped,
-/// the programs need another device.
+/// Held as long as the agent uses a TUN device. When the lease is dropped, the run needs another
+/// device.
 #[derive(Debug)]
 pub struct TunLease {
     _held: Arc<()>,

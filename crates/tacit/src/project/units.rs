@@ -195,7 +195,7 @@ fn us(us: f64) -> String {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "the mean is not negative, and not more than the number of bytes"
+    reason = "the cast is safe: the mean is at least 1, and at most the total number of bytes"
 )]
 fn message_bytes(rule: &MeasuredRuleCosts) -> usize {
     let Some(mean) = rule.message_bytes().filter(|mean| *mean >= 1.0) else {

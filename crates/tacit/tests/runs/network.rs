@@ -1,16 +1,17 @@
 //! Sets up a network for one test. Runs programs in this network, with and without `tacit run`.
 //!
 //! ```text
-//!   program ────────────────────────────────────────> server       without tacit
-//!   program ══ tacit run ═══════════════════════════> server       relayed: clear.example
-//!   program ══ tacit run ───────────────────────────> server       handed: clear.example
-//!   program ══ tacit run ══════TLS══════> far agent ─> server      tls:    tls.example
+//!   direct    program, without tacit run ─────────────────────────────> server   clear.example
+//!   relayed   program ──> agent of the run ───────────────────────────> server   clear.example
+//!   handed    program, with a socket from the agent of the run ───────> server   clear.example
+//!   tls       program ──> agent of the run ══ TLS ══> far agent ──────> server   tls.example
 //! ```
 //!
-//! The network is a namespace. Servers listen at 10.9.8.7, which is `clear.example`. For each
-//! server, an agent in the server role listens at 10.9.8.8, which is `tls.example`. A route
-//! delivers packets to both addresses locally. No interface has these addresses, because programs
-//! would treat addresses of an interface as their own. The default route drops all other packets.
+//! The last column is the name to which the program connects. The network is a namespace. Servers
+//! listen at 10.9.8.7 (`clear.example`). For each server, an agent in the server role (the far
+//! agent) listens at 10.9.8.8 (`tls.example`). A route delivers packets to both addresses locally.
+//! No interface has these addresses, because connections to addresses of interfaces stay inside a
+//! run. The default route drops all other packets.
 //!
 //! The names `dual.clear.example` and `dual.tls.example` also have an IPv6 address. A route to this
 //! address exists only if the test requests IPv6. `two.clear.example` and `two.tls.example` also

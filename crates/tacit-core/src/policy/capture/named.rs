@@ -2,16 +2,16 @@
 //! --host`. The kernel cannot match DNS names, so the agent adds the addresses of the names to
 //! these sets.
 //!
-//! The ports are divided into *parts*: the same rules apply to all ports of a part. The kernel has
-//! a map from ports to parts, and a set of captured pairs of address and part:
+//! A *part* is a group of ports to which the same rules apply. The kernel has a map from ports to
+//! parts, and a set of pairs. Each pair is an address, and a part in which the address is captured.
 //!
 //! ```text
-//!   rule db.example, ports 5432       part 0: 5432          10.0.0.5 is db.example:  (10.0.0.5, 0)
-//!   rule *.example, ports 443         part 1: 443                                    (10.0.0.5, 1)
+//!   rule in the policy       map: port -> part     set, if db.example has the address 10.0.0.5
+//!   *.example, port 443      443  -> 0             (10.0.0.5, 0)
+//!   db.example, port 5432    5432 -> 1             (10.0.0.5, 1)
 //! ```
 //!
-//! In this example, both rules match the name `db.example`. So the set contains the address of this
-//! name once for each of the two parts.
+//! Both rules match the name `db.example`, so the set contains its address once for each part.
 //!
 //! Limits: [`PORT_PARTS_MAX`] parts, [`NAMED_PORTS_MAX`] ranges of ports.
 

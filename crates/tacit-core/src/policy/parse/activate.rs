@@ -146,8 +146,8 @@ pub(super) fn check(table: &TomlTable<'_>, rule: &Rule) -> bool {
             if tls.common.start.starttls().is_some() && activation.on == ActivateOn::Message =>
         {
             (
-                "with on = \"message\", the program starts when the client sends its first \
-                 message, but `starttls` begins before this message",
+                "the STARTTLS exchange may need the program, but with on = \"message\", the \
+                 program starts only after this exchange",
                 "set on = \"connection\" in [activate.NAME], or remove `starttls`",
             )
         }

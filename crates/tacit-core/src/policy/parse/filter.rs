@@ -77,8 +77,8 @@ fn refuse(table: &TomlTable<'_>) -> bool {
 /// Reports keys that rules for the packets of tunnels do not have. Returns whether there are none.
 fn refuse_in_tunnel(table: &TomlTable<'_>) -> bool {
     let of_host = ["interface", "class", "routing", "fragments", "discard"];
-    let why = "this key is only for packets of the host, and a rule with `tunnel` matches packets \
-               inside IPsec tunnels of `tacit run`";
+    let why = "this key cannot be used with `tunnel`, because the key is for packets of the host, \
+               and `tunnel` is for packets inside IPsec tunnels of `tacit run`";
     table.refuse(&of_host, why, "remove the key, or remove `tunnel`");
     let why = "tacit counts packets inside tunnels, but does not log them";
     let fix = "remove the key; to see the packet count of each rule, run `tacit show filters`";

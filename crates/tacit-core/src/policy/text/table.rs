@@ -4,9 +4,9 @@
 //! keys. If a value is wrong, the table reports an error at the position of the value, and the
 //! caller gets `None`.
 //!
-//! An unknown key causes only one error. If the unknown key resembles a missing key, the value of
-//! the unknown key is used for the missing key. Otherwise the table reports no missing keys,
-//! because the unknown key may be a misspelled missing key.
+//! An unknown key may be a misspelled known key, so it causes only one error. If it resembles a
+//! known key that is not in the text, the caller gets the value of the unknown key instead. If it
+//! resembles no known key, the table reports no missing keys.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};

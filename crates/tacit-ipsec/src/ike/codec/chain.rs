@@ -37,7 +37,7 @@ pub(crate) enum IkePayload {
 pub(crate) fn parse_payloads(first: u8, bytes: &[u8]) -> Result<Vec<IkePayload>, CodecError> {
     match read(first, bytes, 0)? {
         (payloads, None) => Ok(payloads),
-        (_, Some(_)) => Err(CodecError::Value("payload type inside an encrypted payload")),
+        (_, Some(_)) => Err(CodecError::Value("type of a payload inside the encrypted payload")),
     }
 }
 

@@ -391,9 +391,9 @@ fn check_hello(
     let of_host = runs_of_host_max(max);
     if is_host && link.state.borrow().count_runs_of(end) >= of_host {
         return Err(format!(
-            "the host already has {of_host} runs on the link, and this is the limit for one host: \
-             end a run of this host, or raise `runs` in [link.{name}], which also raises this \
-             limit",
+            "the host already has {of_host} runs on the link, and one host can have at most three \
+             quarters of the {max} runs that `runs` allows: end a run of this host, or raise \
+             `runs` in [link.{name}]",
             name = link.name
         ));
     }

@@ -171,8 +171,8 @@ fn summary(all: &[Comparison]) -> String {
     let [seeds, within] = seeds_within(all);
     let [loads, loads_within] = loads_within(all);
     format!(
-        "{within} of {seeds} seeds and {loads_within} of {loads} loads are within \
-         {DIFFERENCE_MAX} %"
+        "{loads_within} of {loads} forecasts differ from the measured value by at most \
+         {DIFFERENCE_MAX} %; for {within} of {seeds} seeds, all forecasts do"
     )
 }
 
@@ -216,7 +216,11 @@ mod tests {
             one(2, Ok(89.9)),
             one(3, Err(Gap::failed("no tunnel"))),
         ];
-        assert_eq!(summary(&all), "1 of 3 seeds and 3 of 5 loads are within 10 %");
+        assert_eq!(
+            summary(&all),
+            "3 of 5 forecasts differ from the measured value by at most 10 %; for 1 of 3 seeds, \
+             all forecasts do"
+        );
         let sheet = sheet(&all, PaperTable::new("calibration", "", &[]));
         let [seeds, loads] = [0, 1].map(|row: usize| sheet.tables[1].rows[row][1..].to_vec());
         assert_eq!(seeds, [3.0, 1.0].map(PaperCell::Measured));

@@ -524,8 +524,8 @@ fn extender_table(samples: &CellSamples) -> PaperTable {
 
 fn normalised_table(samples: &CellSamples, loads: [Load; 3], share: NetworkShare) -> PaperTable {
     let columns = ["load", "share of networking, %", "no engine, %", "zIIP, %", "engine, %"];
-    let title = "Change of the total CPU time when IPsec is enabled. The share of networking is \
-                 the part of the CPU time that networking uses without IPsec";
+    let title = "How IPsec changes the total CPU time of a system. Without IPsec, networking uses \
+                 the given share of this time";
     let mut table = PaperTable::new("normalised", title, &columns);
     for load in loads {
         let part = share.of(load.kind);

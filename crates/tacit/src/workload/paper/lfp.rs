@@ -270,7 +270,8 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
         sheet.bars(&format!("measured: rate, {}", transfer.published().name), "MB/s", &bars);
     }
     sheet.note(
-        "the paper states CPU use in percent, at the published rates, and not CPU seconds per GB",
+        "the published CPU figures are CPU use in percent, at the published rates; the measured \
+         ones are CPU seconds per GB",
     );
     sheet.note("for comparison: with `direct`, the program runs on the host itself");
     sheet

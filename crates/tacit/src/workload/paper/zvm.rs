@@ -101,8 +101,8 @@ fn figures_of(report: &Value, route: &Route, at: usize) -> Result<Vec<(String, f
         table["title"].as_str().is_some_and(|found| found.starts_with(title))
     };
     // With one route only the table of the median has the steps.
-    let by_route = "CPU time of a new connection on each route (an address of --connect or --also)";
-    let of_one = "CPU time of a new connection, median";
+    let by_route = "CPU time of a new connection to each address of --connect and --also";
+    let of_one = "CPU time of a new connection (median";
     let mut tables: Vec<_> = tables.collect();
     tables.sort_by_key(|table| !starts(table, by_route));
     let table = tables
@@ -228,13 +228,14 @@ mod tests {
     fn steps_are_read_by_route_and_without_one() {
         let row = |none: f64, checked: f64| json!({ "none us": none, "preferred us": checked });
         let rows: Vec<_> = (1..=5).map(|at| row(f64::from(at), f64::from(10 * at))).collect();
-        let title = "CPU time of a new connection on each route (an address of --connect or \
-                     --also), median of all ramps";
+        let title = "CPU time of a new connection to each address of --connect and --also (median \
+                     of all ramps; a ramp opens all connections once)";
         let report = json!({ "tables": [{ "title": title, "rows": rows }] });
         let figures = figures_of(&report, &route(CHECKED), 1).unwrap();
         assert_eq!(figures[4], ("481-600".to_owned(), 50.0));
         let rows: Vec<_> = (1..=5).map(|at| json!({ "client us": 1, "far us": at })).collect();
-        let title = "CPU time of a new connection, median of all ramps";
+        let title = "CPU time of a new connection (median of all ramps; a ramp opens all \
+                     connections once)";
         let report = json!({ "tables": [{ "title": title, "rows": rows }] });
         assert_eq!(figures_of(&report, &route(UNCACHED), 0).unwrap()[2].1, 3.0);
         assert!(figures_of(&json!({}), &route(NONE), 0).is_err());

@@ -194,7 +194,9 @@ fn steps(ramps: &[Ramp], names: &[String]) -> DataTable {
         Some([held(ramps, at)?].into_iter().chain((0..names.len()).map(of)).collect())
     };
     DataTable {
-        title: "CPU time of a new connection, median of all ramps".to_owned(),
+        title: "CPU time of a new connection (median of all ramps; a ramp opens all connections \
+                once)"
+            .to_owned(),
         columns,
         rows: (0..step_count(ramps)).filter_map(row).collect(),
     }
@@ -248,8 +250,8 @@ fn beside(
     let columns =
         ["route", "component", "us", &format!("difference to {}", first.route), "from", "to"];
     report.tables.push(DataTable {
-        title: "CPU time of a connection on each route (an address of --connect or --also), and \
-                the difference from the first route (95 % confidence interval)"
+        title: "CPU time of a connection to each address (route) of --connect and --also, and the \
+                difference from the first address (95 % confidence interval)"
             .to_owned(),
         columns: columns.map(str::to_owned).to_vec(),
         rows,
@@ -276,8 +278,8 @@ fn by_route(results: &[RouteResults]) -> DataTable {
     let mut columns = vec!["open connections".to_owned()];
     columns.extend(results.iter().map(|results| format!("{} us", results.route)));
     DataTable {
-        title: "CPU time of a new connection on each route (an address of --connect or --also), \
-                median of all ramps"
+        title: "CPU time of a new connection to each address of --connect and --also (median of \
+                all ramps; a ramp opens all connections once)"
             .to_owned(),
         columns,
         rows: (0..count).filter_map(row).collect(),
@@ -293,8 +295,7 @@ fn chart_by_route(results: &[RouteResults]) -> Chart {
         Series::new(&results.route, SeriesMark::Line, points.collect())
     });
     Chart {
-        title: "CPU time of a new connection on each route (an address of --connect or --also)"
-            .to_owned(),
+        title: "CPU time of a new connection to each address of --connect and --also".to_owned(),
         x: "open connections".to_owned(),
         y: "us".to_owned(),
         series: series.collect(),
@@ -341,7 +342,7 @@ mod tests {
         for key in ["rise_percent", "rise_low_percent", "rise_high_percent"] {
             assert_eq!(figures[key], 40.0, "{key}");
         }
-        let table = table(&report, "CPU time of a new connection, median");
+        let table = table(&report, "CPU time of a new connection (median");
         assert_eq!(table[3]["open connections"], "300-400");
         assert_eq!(table[3]["agent us"], 135.0);
         assert_eq!(table[3]["client us"], 10.0);
@@ -350,14 +351,14 @@ mod tests {
     #[test]
     fn the_difference_of_routes_is_the_mean_of_pairs_with_its_interval() {
         let report = reported(&[results("none", [0, 4]), results("preferred", [20, 28])]);
-        let rows = table(&report, "CPU time of a connection on each route (an address of");
+        let rows = table(&report, "CPU time of a connection to each address (route) of");
         assert_eq!((&rows[0]["route"], &rows[0]["us"]), (&"none".into(), &122.0.into()));
         let other = &rows[1];
         assert_eq!((&other["route"], &other["component"]), (&"preferred".into(), &"agent".into()));
         assert_eq!((&other["us"], &other["difference to none"]), (&144.0.into(), &22.0.into()));
         // 20 and 24: two pairs that differ by 4 deviate by 2 from their mean.
         assert_eq!((&other["from"], &other["to"]), (&(-3.412).into(), &47.412.into()));
-        let steps = table(&report, "CPU time of a new connection on each route (an address of");
+        let steps = table(&report, "CPU time of a new connection to each address of");
         assert_eq!(steps[0]["none us"], 107.0);
         assert_eq!(steps[3]["preferred us"], 159.0);
         assert_eq!(

@@ -214,8 +214,8 @@ fn rules(mark: u32) -> Vec<NetlinkRequest> {
         ("udp4", UDP, NftFamily::V4),
         ("udp6", UDP, NftFamily::V6),
     ];
-    let step =
-        "adding the nft rule that checks packets to destinations of policy rules with `unit`";
+    let step = "adding the nft rule that sends packets to the chain `senders`, which checks the \
+                systemd unit of the sender";
     for chain in [SENT, REDIRECTED] {
         for (set, protocol, family) in sets {
             let to_destination =
