@@ -26,6 +26,15 @@ impl IpVersion {
         }
     }
 
+    /// Returns the position of the version in [`Self::ALL`].
+    #[must_use]
+    pub fn index(self) -> usize {
+        match self {
+            Self::V4 => 0,
+            Self::V6 => 1,
+        }
+    }
+
     /// Returns the unspecified address, which stands for all addresses of this host.
     #[must_use]
     pub fn unspecified(self) -> IpAddr {

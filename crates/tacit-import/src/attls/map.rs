@@ -35,8 +35,8 @@ use super::patterns::{covers, union};
 
 use crate::draft::{Keys, Toml, set};
 use crate::finding::{Findings, Origin};
-use tacit_core::policy::POLICY_BYTES_MAX;
 use tacit_core::policy::text::{Diagnostics, TomlDocument, TomlTable, TomlValue};
+use tacit_core::policy::{POLICY_BYTES_MAX, SYSTEM_TRUST};
 
 /// The programs to which the imported policy applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -360,7 +360,7 @@ fn keyring(name: &str, value: &TomlValue<'_>) -> Option<Keyring> {
     let files = |key| table.value(key).map_or(Some(None), |value| texts(&value).map(Some));
     let ca = files("ca")?;
     let crl = files("crl")?;
-    if ca == Some(Toml::from("system")) && crl.is_some() {
+    if ca == Some(Toml::from(SYSTEM_TRUST)) && crl.is_some() {
         let fix = "set `ca` to PEM files, or remove `crl`";
         value.error("`crl` cannot be used with ca = \"system\"", fix);
         return None;

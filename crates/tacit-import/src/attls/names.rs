@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use super::map::Pair;
 use crate::draft::{Item, Toml, name_of, word};
 use crate::finding::Origin;
+use tacit_core::policy::SYSTEM_TRUST;
 
 /// A key ring, or a certificate in it by its label.
 #[derive(Clone, Copy)]
@@ -62,8 +63,8 @@ impl Names {
         crl: Option<&Toml>,
         at: &Origin,
     ) -> String {
-        if *ca == Toml::from("system") && crl.is_none() {
-            return "system".to_owned();
+        if *ca == Toml::from(SYSTEM_TRUST) && crl.is_none() {
+            return SYSTEM_TRUST.to_owned();
         }
         if let Some(name) = self.trusts.get(ring) {
             return name.clone();
@@ -89,7 +90,7 @@ impl Names {
             |taken: &[String], name: &str| taken.iter().any(|one| one == &format!("{kind}.{name}"));
         let numbered = (2..).map(|number| format!("{stem}-{number}"));
         let mut free = std::iter::once(stem.clone()).chain(numbered);
-        let reserved = |name: &str| kind == "trust" && name == "system";
+        let reserved = |name: &str| kind == "trust" && name == SYSTEM_TRUST;
         let name = free.find(|name| !taken(&self.taken, name) && !reserved(name)).unwrap_or(stem);
         self.taken.push(format!("{kind}.{name}"));
         name

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::map::{Map, PolicyPrograms};
 use crate::draft::{name_of, word};
 use crate::finding::{Findings, Origin};
+use tacit_core::policy::SYSTEM_TRUST;
 
 /// The entries that the map file lacks.
 #[derive(Debug, Default)]
@@ -190,7 +191,7 @@ impl Ring {
         }
         if self.ca {
             let ca = if name.starts_with("*AUTH*") {
-                "system".to_owned()
+                SYSTEM_TRUST.to_owned()
             } else {
                 format!("{stem}-ca.pem")
             };

@@ -14,6 +14,7 @@ use super::service::{Keys, StunnelService, Switch};
 use super::tables::{Contents, Tables};
 use crate::draft::Toml;
 use crate::finding::Findings;
+use tacit_core::policy::SYSTEM_TRUST;
 
 /// What the service requires of the peer, after all options in their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -144,7 +145,7 @@ pub(super) fn server(
                    --keep-no-verification";
         findings.changed(at, message, fix);
     } else {
-        let trusted = trust.unwrap_or_else(|| "system".to_owned());
+        let trusted = trust.unwrap_or_else(|| SYSTEM_TRUST.to_owned());
         keys.push(("trust", trusted.clone().into()));
         if required.peer {
             // The pinned certificate itself identifies the server.

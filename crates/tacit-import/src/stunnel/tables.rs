@@ -8,6 +8,7 @@ use super::service::StunnelService;
 use crate::draft::{self, Draft, Item};
 use crate::files::Files;
 use crate::finding::{Findings, Origin};
+use tacit_core::policy::SYSTEM_TRUST;
 
 /// The paths of the distribution's CAs: directories of hashed files, and bundles.
 const SYSTEM: [&str; 5] = [
@@ -127,7 +128,7 @@ impl<'f> Tables<'f> {
                 "the path contains the CA certificates of the distribution; the policy has trust = \
                  \"system\" instead of this path",
             );
-            return Some(Some("system".to_owned()));
+            return Some(Some(SYSTEM_TRUST.to_owned()));
         }
         let mut files = Vec::new();
         for entry in &given {
@@ -153,7 +154,7 @@ impl<'f> Tables<'f> {
         if let Some(known) = known {
             return Some(Some(known.name.clone()));
         }
-        let taken = self.trusts.iter().map(|one| one.name.as_str()).chain(["system"]).collect();
+        let taken = self.trusts.iter().map(|one| one.name.as_str()).chain([SYSTEM_TRUST]).collect();
         let name = unique(files.first().map_or("ca", |file| stem(file)), &taken);
         let at = given.first().map_or(&service.section.at, |entry| &entry.at);
         self.trusts.push(Trust { name: name.clone(), contents, files, crls, at: at.clone() });

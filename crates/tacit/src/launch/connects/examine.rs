@@ -10,7 +10,7 @@ use tacit_sys::handed::{self, Caller, Destination, References, SocketOptions};
 use tacit_sys::socket;
 use tacit_sys::spawn::{Call, NotifiedCall, NotifyReply};
 
-use super::{ConnectHandler, ProgramSocket, Templates, errno, index};
+use super::{ConnectHandler, ProgramSocket, Templates, errno};
 use crate::run::protocol::RelayReason;
 
 /// The longest address that the kernel accepts, `sockaddr_storage`.
@@ -145,7 +145,7 @@ impl Templates {
         origin: Origin,
         version: IpVersion,
     ) -> io::Result<Option<&SocketOptions>> {
-        let at = index(version);
+        let at = version.index();
         match origin {
             Origin::Handed => Ok(self.outside[at].as_ref()),
             Origin::Inside => {

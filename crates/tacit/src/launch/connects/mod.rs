@@ -94,13 +94,6 @@ struct Templates {
     outside: [Option<SocketOptions>; 2],
 }
 
-fn index(version: IpVersion) -> usize {
-    match version {
-        IpVersion::V4 => 0,
-        IpVersion::V6 => 1,
-    }
-}
-
 /// A `connect` call that waits for its reply.
 #[derive(Debug)]
 struct ConnectCall {

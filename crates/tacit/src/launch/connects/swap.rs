@@ -11,7 +11,7 @@ use tacit_sys::spawn::{NotifyListener, NotifyReply};
 
 use super::examine::{Origin, SocketProperties, doubt_about, reply_of};
 use super::waiting::Waiting;
-use super::{ConnectCall, ConnectHandler, PendingConnect, errno, index, reason_of};
+use super::{ConnectCall, ConnectHandler, PendingConnect, errno, reason_of};
 use crate::run::protocol::{ConnectProgress, FromConnects, RelayReason};
 
 /// Why a socket was not replaced.
@@ -145,7 +145,7 @@ impl ConnectHandler {
         if !self.agent.is_in(handed::namespace_cookie(file).map_err(relayed)?) {
             return Err(NotSwapped::Relayed(RelayReason::Kernel));
         }
-        let template = &mut self.fresh.outside[index(own.version)];
+        let template = &mut self.fresh.outside[own.version.index()];
         if template.is_none() {
             *template = Some(SocketOptions::read(file, own.version));
         }

@@ -124,7 +124,7 @@ impl ConnectJudge {
             None => {
                 let own = self.socket(IpVersion::V4)?;
                 let cookie = handed::namespace_cookie(own.socket.as_fd())?;
-                self.spare[index(IpVersion::V4)] = Some(own);
+                self.spare[IpVersion::V4.index()] = Some(own);
                 cookie
             }
         };
@@ -223,7 +223,7 @@ impl ConnectJudge {
             });
             return Ok(());
         }
-        let own = match self.spare[index(version)].take() {
+        let own = match self.spare[version.index()].take() {
             Some(spare) => spare,
             None => match self.socket(version) {
                 Ok(own) => own,
@@ -232,8 +232,8 @@ impl ConnectJudge {
         };
         self.give(questions, question, judged, own)?;
         // While the helper connects the socket, there is time to make the next.
-        if self.spare[index(version)].is_none() {
-            self.spare[index(version)] = self.socket(version).ok();
+        if self.spare[version.index()].is_none() {
+            self.spare[version.index()] = self.socket(version).ok();
         }
         Ok(())
     }
@@ -497,13 +497,6 @@ async fn receive(questions: &Watched, space: &mut [u8]) -> io::Result<Option<Fro
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
             received => return Ok(received?.map(|frame| frame.message)),
         }
-    }
-}
-
-fn index(version: IpVersion) -> usize {
-    match version {
-        IpVersion::V4 => 0,
-        IpVersion::V6 => 1,
     }
 }
 
