@@ -6,6 +6,7 @@
 //!
 //! Limits: `INCLUDED_FILES_MAX` files in total, and `ENTRIES_MAX` entries in a directory.
 
+use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -19,6 +20,8 @@ const ENTRIES_MAX: usize = 4096;
 /// The file name of standard input.
 pub(super) const STANDARD_INPUT: &str = "-";
 const START: SourcePosition = SourcePosition { file: 0, line: 1, column: 1 };
+/// The fix if a file is not UTF-8.
+pub const ENCODING_FIX: &str = "save the file with the encoding UTF-8";
 const UNREADABLE: MessageId = MessageId("unreadable-policy");
 
 /// Reads a policy. It is read only once, because it may be a pipe. `admit` may refuse a pattern,
@@ -30,12 +33,40 @@ pub fn read_policy(
     path: &Path,
     admit: impl Fn(&IncludePattern, &Path) -> Result<(), Diagnostic>,
 ) -> Result<PolicyText, Vec<Diagnostic>> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
+    let read = File::open(path).and_then(read_limited).map_err(|error| {
         let error =
             Diagnostic::error(UNREADABLE, START, format!("cannot read the policy file: {error}"));
         vec![error.with_fix("use a policy file that this user can read")]
     })?;
+    let text = read.map_err(|invalid| {
+        let message = "the policy file contains bytes that are not UTF-8";
+        vec![Diagnostic::error(UNREADABLE, invalid, message).with_fix(ENCODING_FIX)]
+    })?;
     with_included(text, path, admit)
+}
+
+/// Reads a text that must not be longer than a policy; one byte more shows that it is longer. The
+/// inner error is the position of the first byte that is not UTF-8.
+///
+/// # Errors
+/// The error of `read`.
+pub fn read_limited(file: impl Read) -> io::Result<Result<String, SourcePosition>> {
+    let mut bytes = Vec::new();
+    file.take(POLICY_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    // The last character may be cut.
+    let is_cut = bytes.len() > POLICY_BYTES_MAX;
+    Ok(String::from_utf8(bytes).or_else(|error| {
+        let valid = error.utf8_error().valid_up_to();
+        let text = String::from_utf8_lossy(&error.as_bytes()[..valid]).into_owned();
+        if is_cut { Ok(text) } else { Err(end_of(&text)) }
+    }))
+}
+
+/// The position after a text.
+fn end_of(text: &str) -> SourcePosition {
+    let last = text.rsplit('\n').next().unwrap_or_default();
+    let line = text.matches('\n').count() + 1;
+    SourcePosition { file: 0, line, column: last.chars().count() + 1 }
 }
 
 /// Reads a policy from standard input. What it includes is relative to the current directory.
@@ -43,11 +74,14 @@ pub fn read_policy(
 /// # Errors
 /// As [`read_policy`].
 pub(super) fn read_standard_input() -> Result<PolicyText, Vec<Diagnostic>> {
-    let mut text = String::new();
-    let limit = POLICY_BYTES_MAX as u64 + 1;
-    io::stdin().lock().take(limit).read_to_string(&mut text).map_err(|error| {
+    let read = read_limited(io::stdin().lock()).map_err(|error| {
         let message = format!("cannot read the policy from standard input: {error}");
         let error = Diagnostic::error(UNREADABLE, START, message);
+        vec![error.with_fix("pass a policy on standard input")]
+    })?;
+    let text = read.map_err(|invalid| {
+        let message = "the policy on standard input contains bytes that are not UTF-8";
+        let error = Diagnostic::error(UNREADABLE, invalid, message);
         vec![error.with_fix("pass a policy in UTF-8 on standard input")]
     })?;
     with_included(text, Path::new(STANDARD_INPUT), |_, _| Ok(()))
@@ -168,7 +202,10 @@ fn read_file(path: &Path) -> io::Result<String> {
     if !path.metadata()?.is_file() {
         return Err(io::Error::other("not a regular file"));
     }
-    std::fs::read_to_string(path)
+    read_limited(File::open(path)?)?.map_err(|SourcePosition { line, column, .. }| {
+        let message = format!("the byte at {line}:{column} is not UTF-8: {ENCODING_FIX}");
+        io::Error::new(io::ErrorKind::InvalidData, message)
+    })
 }
 
 fn unreadable(position: SourcePosition, path: &Path, error: &io::Error) -> Diagnostic {
@@ -180,6 +217,26 @@ fn unreadable(position: SourcePosition, path: &Path, error: &io::Error) -> Diagn
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_byte_that_is_not_utf_8_is_found() {
+        let position = |bytes: &[u8]| read_limited(bytes).unwrap().unwrap_err();
+        let at = |line, column| SourcePosition { file: 0, line, column };
+        assert_eq!(position(b"\xffversion = 1\n"), at(1, 1));
+        assert_eq!(position("version = 1\n# é".as_bytes().split_last().unwrap().1), at(2, 3));
+        assert_eq!(position(b"a\nb\n# M\xfcller"), at(3, 4));
+    }
+
+    #[test]
+    fn a_text_is_read_up_to_the_limit_of_a_policy() {
+        let read = |file: &mut dyn Read| read_limited(file).unwrap().unwrap().len();
+        assert_eq!(read(&mut &b"version = 1"[..]), 11);
+        assert_eq!(read(&mut io::repeat(b'#')), POLICY_BYTES_MAX + 1);
+        let cut = [&b"#"[..], &"é".repeat(POLICY_BYTES_MAX / 2).into_bytes()].concat();
+        assert_eq!(read(&mut &cut[..]), POLICY_BYTES_MAX + 1, "no character is cut");
+        let cut = "é".repeat(POLICY_BYTES_MAX / 2 + 1).into_bytes();
+        assert_eq!(read(&mut &cut[..]), POLICY_BYTES_MAX, "the last character is cut");
+    }
 
     #[test]
     fn wildcards_match_parts_of_a_name() {

@@ -52,7 +52,7 @@ pub use check::{
 pub use clear_access::{ClearAccess, ClearAccessState};
 pub use counters::RuleCounters;
 pub use credentials::{CredentialNames, Credentials, Refreshed};
-pub use files::{directory_of, read_policy};
+pub use files::{ENCODING_FIX, directory_of, read_limited, read_policy};
 pub use latency::{Latency, LatencyCounts};
 pub use names::NoRule;
 pub use tls_sources::{NETWORKS_PER_SITE_MAX, TLS_SOURCES_MAX};

@@ -4,6 +4,7 @@
 //! `tacit test` and `tacit explain` use the same code to evaluate a flow. `tacit test` needs no
 //! agent, certificates or keys, and makes no connections.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -11,14 +12,16 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::json;
 use tacit_core::message_id::MessageId;
-use tacit_core::policy::{Diagnostic, Explanation, Policy, explain, explain_link};
+use tacit_core::policy::{
+    Diagnostic, Explanation, POLICY_BYTES_MAX, Policy, SourcePosition, explain, explain_link,
+};
 
 use self::file::{Expectation, ExpectedRule, FlowTest, TestFile};
 use crate::control::render::table::lay_out;
 use crate::control::render::width::TextWidth;
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, fail, fail_policy, pretty, print};
 use crate::explain;
-use crate::live::directory_of;
+use crate::live::{ENCODING_FIX, directory_of, read_limited};
 use crate::policy_file;
 
 mod file;
@@ -78,12 +81,8 @@ enum TestError {
 
 fn test(args: &TestArgs) -> Result<TestReport, TestError> {
     let name = args.file.display().to_string();
-    let text = std::fs::read_to_string(&args.file).map_err(|error| {
-        let text = format!(
-            "cannot read {name}: {error}\n    \
-             fix: give the path of a file with flows; `tacit test --help` has an example"
-        );
-        TestError::Other(MessageId("test-file-unreadable"), text)
+    let text = read_flows(&args.file).map_err(|reason| {
+        TestError::Other(MessageId("test-file-unreadable"), format!("cannot read {name}: {reason}"))
     })?;
     let in_file = |errors| TestError::InFile(render(errors, &text, &name));
     let file = TestFile::parse(&text).map_err(in_file)?;
@@ -102,6 +101,25 @@ fn test(args: &TestArgs) -> Result<TestReport, TestError> {
         return Err(in_file(unknown));
     }
     Ok(TestReport::of(&name, &path, &policy, &file))
+}
+
+/// Reads a file of flows. The error is the reason, with the fix.
+fn read_flows(path: &Path) -> Result<String, String> {
+    let read = File::open(path).and_then(read_limited).map_err(|error| {
+        format!(
+            "{error}\n    \
+             fix: give the path of a file with flows; `tacit test --help` has an example"
+        )
+    })?;
+    let text = read.map_err(|SourcePosition { line, column, .. }| {
+        format!("the byte at {line}:{column} is not UTF-8\n    fix: {ENCODING_FIX}")
+    })?;
+    if text.len() > POLICY_BYTES_MAX {
+        return Err(format!(
+            "the limit is {POLICY_BYTES_MAX} bytes\n    fix: divide the flows into several files"
+        ));
+    }
+    Ok(text)
 }
 
 fn render(mut diagnostics: Vec<Diagnostic>, text: &str, file: &str) -> String {
