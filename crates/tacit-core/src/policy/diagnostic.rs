@@ -162,8 +162,9 @@ impl Diagnostic {
 
     /// Quotes the lines of the text that diagnostics are about. If the text may not be a policy
     /// but, for example, a private key that was given by mistake, no line is quoted.
-    pub fn quote(diagnostics: &mut [Self], text: &str) {
-        if diagnostics.is_empty() || text.contains(PEM_BEGIN) {
+    pub fn quote<'d>(diagnostics: impl IntoIterator<Item = &'d mut Self>, text: &str) {
+        let mut diagnostics = diagnostics.into_iter().peekable();
+        if diagnostics.peek().is_none() || text.contains(PEM_BEGIN) {
             return;
         }
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);

@@ -160,15 +160,13 @@ impl PolicyText {
         let begins = std::iter::once(0).chain(self.included.iter().map(|file| file.start));
         for (file, (begin, end)) in begins.zip(ends).enumerate() {
             let text = self.text.get(begin..end).unwrap_or_default();
-            let of_file: Vec<&mut Diagnostic> =
-                diagnostics.iter_mut().filter(|one| one.position.file == file).collect();
             let name = file.checked_sub(1).and_then(|place| self.included.get(place));
-            for diagnostic in of_file {
+            let of_file = diagnostics.iter_mut().filter(|one| one.position.file == file);
+            let without_line = of_file.filter_map(|diagnostic| {
                 diagnostic.file = name.map(|file| (&*file.name).into());
-                if diagnostic.line.is_none() {
-                    Diagnostic::quote(std::slice::from_mut(diagnostic), text);
-                }
-            }
+                diagnostic.line.is_none().then_some(diagnostic)
+            });
+            Diagnostic::quote(without_line, text);
         }
     }
 }
