@@ -57,13 +57,23 @@ pub(super) fn replace(path: &Path, text: &str) -> Result<(), CaError> {
 
 /// Reads a PEM file.
 pub(super) fn read(path: &Path) -> Result<String, CaError> {
-    let file = File::open(path).map_err(file_error("cannot read", path))?;
-    read_limited(&file, path)
+    read_limited(&open(path)?, path)
+}
+
+/// Opens a regular file: another, such as a FIFO, could block.
+fn open(path: &Path) -> Result<File, CaError> {
+    let is_file = fs::metadata(path).map(|metadata| metadata.is_file());
+    let opened = match is_file {
+        Ok(true) => File::open(path),
+        Ok(false) => Err(io::Error::other("not a regular file")),
+        Err(error) => Err(error),
+    };
+    opened.map_err(file_error("cannot read", path))
 }
 
 /// Reads a private key; refuses one that other users can read, because they may have copied it.
 pub(super) fn read_private(path: &Path) -> Result<String, CaError> {
-    let file = File::open(path).map_err(file_error("cannot read", path))?;
+    let file = open(path)?;
     let metadata = file.metadata().map_err(file_error("cannot read", path))?;
     let mode = metadata.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
@@ -112,6 +122,17 @@ mod tests {
         fs::write(&path, "x").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         assert!(matches!(read_private(&path), Err(CaError::KeyOpenToOthers(_, 0o640))));
+    }
+
+    #[test]
+    fn a_fifo_is_not_read() {
+        let dir = super::super::tests::scratch("fifo");
+        let path = dir.join("f.pem");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR).unwrap();
+        for read in [read, read_private] {
+            let error = read(&path).unwrap_err().to_string();
+            assert!(error.contains("not a regular file"), "{error}");
+        }
     }
 
     #[test]

@@ -147,7 +147,11 @@ struct ShowArgs {
 /// # Errors
 /// See [`CaError`]. Files created before the error are removed.
 pub fn run(args: CaArgs) -> Result<(), CaError> {
-    run_at(args, SystemTime::now(), &mut io::stdout().lock())
+    match run_at(args, SystemTime::now(), &mut io::stdout().lock()) {
+        // The reader has closed the pipe.
+        Err(CaError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
 }
 
 fn run_at(args: CaArgs, now: SystemTime, out: &mut dyn Write) -> Result<(), CaError> {
