@@ -138,9 +138,18 @@ struct Results {
 /// One socket.
 struct DatagramPeer {
     socket: UdpSocket,
+    to: SocketAddr,
+    on_refusal: OnRefusal,
     request: Vec<u8>,
     reply: Vec<u8>,
     number: u64,
+}
+
+/// What a client does if no server listens at the address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OnRefusal {
+    End,
+    Retry,
 }
 
 impl DatagramPeer {
@@ -161,7 +170,18 @@ impl DatagramPeer {
             Ok(socket)
         };
         let socket = open().map_err(|error| WorkloadError::Connect(to.into(), error))?;
-        Ok(Self { socket, request: vec![7; bytes], reply: vec![0; bytes], number: 0 })
+        let (request, reply) = (vec![7; bytes], vec![0; bytes]);
+        Ok(Self { socket, to, on_refusal: OnRefusal::Retry, request, reply, number: 0 })
+    }
+
+    /// Sends the first request. Without a time to wait, the first refusal is an error.
+    fn begin(&mut self, wait: Option<Duration>) -> Result<(), WorkloadError> {
+        if wait.is_none() {
+            self.on_refusal = OnRefusal::End;
+        }
+        self.exchange(wait.unwrap_or(SILENCE_MAX))?;
+        self.on_refusal = OnRefusal::Retry;
+        Ok(())
     }
 
     /// Sends a request until its reply arrives. Returns how often it was lost.
@@ -178,6 +198,9 @@ impl DatagramPeer {
                 // The server does not listen yet, or an earlier datagram was refused.
                 Ok(false) => {}
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    if self.on_refusal == OnRefusal::End {
+                        return Err(WorkloadError::Connect(self.to.into(), error));
+                    }
                     thread::sleep(LOSS_TIME / 10);
                 }
                 Err(error) => return Err(broken(error)),
@@ -243,9 +266,8 @@ fn client(args: &DatagramClientArgs) -> Result<(), WorkloadError> {
     let connect = |_| DatagramPeer::connect(&addresses, bytes);
     let mut peers = (0..args.connections).map(connect).collect::<Result<Vec<_>, _>>()?;
     let failed = AtomicBool::new(false);
-    let wait = args.wait.unwrap_or(SILENCE_MAX);
     run_on_threads(&mut peers, &failed, |_, peer| {
-        peer.exchange(wait)?;
+        peer.begin(args.wait)?;
         peer.exchange_for(WARM_UP, &failed, || ()).map(drop)
     })?;
     args.output.steering().ready()?;
