@@ -14,7 +14,8 @@
 //!
 //! If an agent crashes, the supervisor starts another agent one second later. After `CRASHES_MAX`
 //! crashes in one minute, the supervisor ends. The supervisor also ends if another process kills
-//! the agent.
+//! the agent. If a predecessor of the killed agent still drains, the supervisor cannot end, so it
+//! starts another agent as after a crash.
 //!
 //! The command `tacit agent --no-supervisor` starts an agent without a supervisor. `tacit restart`
 //! cannot restart this agent.
@@ -181,6 +182,8 @@ struct Agents {
     /// The secret that authenticates a successor to its predecessor.
     secret: SuccessorSecret,
     running: Vec<u32>,
+    /// The agent that was ready last. Older agents drain.
+    serving: Option<u32>,
     /// Whether the supervisor prints a message if a signal kills an agent.
     reports_killed: bool,
     /// Whether the end was requested, so that no successor is started any more.
@@ -199,6 +202,8 @@ enum Outcome {
     Ended(u8),
     /// The last agent has crashed, which gives this status.
     Crashed(u8),
+    /// The serving agent has failed with this status, and only agents that drain are running.
+    OnlyDraining(u8),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,6 +231,7 @@ async fn supervise(
         arguments,
         secret,
         running: Vec::new(),
+        serving: None,
         ending: false,
         crashes: Vec::new(),
         // For a private agent, the launcher reports that.
@@ -238,20 +244,29 @@ async fn supervise(
     }
     // An agent may have ended before SIGCHLD was watched.
     let mut outcome = agents.reap()?;
+    let mut failure = None;
     loop {
         match outcome {
             Outcome::Run => {}
-            Outcome::Crashed(_) if !private && agents.may_start_again() => {
+            Outcome::Crashed(_) | Outcome::OnlyDraining(_)
+                if !private && agents.may_start_again() =>
+            {
                 tokio::time::sleep(CRASH_PAUSE).await;
                 agents.start(Start::First)?;
             }
-            Outcome::Ended(code) | Outcome::Crashed(code) => return Ok(code),
+            Outcome::OnlyDraining(code) => failure = Some(code),
+            Outcome::Crashed(code) => return Ok(code),
+            Outcome::Ended(code) => return Ok(failure.unwrap_or(code)),
         }
         outcome = Outcome::Run;
         tokio::select! {
             _ = ended.recv() => outcome = agents.reap()?,
             Some((pid, message)) = received.recv() => match message {
-                Message::Ready => service_manager::notify_ready(pid),
+                Message::Ready => {
+                    agents.serving = Some(pid);
+                    failure = None;
+                    service_manager::notify_ready(pid);
+                }
                 Message::Restart => agents.replace(),
             },
             _ = restart.recv() => agents.replace(),
@@ -327,6 +342,7 @@ impl Agents {
         let mut code = EXIT_OK;
         let mut has_crashed = false;
         let mut failed = None;
+        let mut serving_failed = None;
         self.running.retain(|pid| match process::try_wait(*pid) {
             Ok(None) => true,
             Ok(Some(status)) => {
@@ -346,6 +362,9 @@ impl Agents {
                         EXIT_FAILURE
                     }
                 };
+                if self.serving == Some(*pid) && code != EXIT_OK {
+                    serving_failed = Some(code);
+                }
                 false
             }
             Err(error) => {
@@ -356,10 +375,11 @@ impl Agents {
         if let Some(error) = failed {
             return Err(error);
         }
-        Ok(match (self.running.is_empty(), has_crashed) {
-            (false, _) => Outcome::Run,
-            (true, true) => Outcome::Crashed(code),
-            (true, false) => Outcome::Ended(code),
+        Ok(match (self.running.is_empty(), has_crashed, serving_failed) {
+            (false, _, Some(code)) => Outcome::OnlyDraining(code),
+            (false, _, None) => Outcome::Run,
+            (true, true, _) => Outcome::Crashed(code),
+            (true, false, _) => Outcome::Ended(code),
         })
     }
 

@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use crate::harness::{Lab, connect, echo, free_port, signal_process, wait_for};
 use crate::lane::{Ends, Lane, Received, read_some, read_to_end};
 use crate::peers::ping;
+use crate::restart::wait_for_successor;
 
 /// Bytes on their way in both directions, none of them lost so far.
 fn warm(client: &mut TcpStream, server: &mut TcpStream) {
@@ -78,4 +79,35 @@ fn a_crashed_agent_is_started_again_and_a_killed_one_is_not() {
     signal_process(second, "KILL");
     wait_for("the supervisor's end", || agent.child.try_wait().unwrap().is_some());
     assert_eq!(agent.log().matches(" serving ").count(), 2);
+}
+
+#[test]
+fn an_agent_that_is_killed_while_its_predecessor_drains_is_started_again() {
+    let mut lane = Lane::permit();
+    let Ends { mut client, mut server } = lane.open();
+    let first = lane.agents[0].serving_pids();
+    lane.agents[0].ok(&["restart"]);
+    let second = wait_for_successor(&lane.agents[0], &first);
+    signal_process(second, "ABRT");
+    let serving = |lane: &Lane, count: usize| {
+        wait_for("another agent", || lane.agents[0].log().matches(" serving ").count() == count);
+    };
+    serving(&lane, 3);
+    warm(&mut client, &mut server);
+    let Ends { client: mut new_client, server: mut new_server } = lane.open();
+    warm(&mut new_client, &mut new_server);
+    let kill_newest =
+        |lane: &Lane| signal_process(*lane.agents[0].serving_pids().last().unwrap(), "KILL");
+    for count in 4..=7 {
+        kill_newest(&lane);
+        serving(&lane, count);
+    }
+    // The supervisor starts no more agents, and fails when the first agent has ended.
+    kill_newest(&lane);
+    wait_for("the last kill", || lane.agents[0].serving_pids() == first);
+    warm(&mut client, &mut server);
+    drop((client, server));
+    let supervisor = &mut lane.agents[0].child;
+    wait_for("the supervisor's end", || supervisor.try_wait().unwrap().is_some());
+    assert_eq!(supervisor.wait().unwrap().code(), Some(1));
 }
