@@ -230,7 +230,13 @@ struct AgentArgs {
     drop_ins: Option<PathBuf>,
     /// End after this time, and take the capture back, unless `tacit confirm` is run in it; a
     /// number is of seconds
-    #[arg(long, requires = "host", value_name = "DURATION", value_parser = confirm_time)]
+    #[arg(
+        long,
+        requires = "host",
+        conflicts_with_all = ["guard", "remove", "drop_ins"],
+        value_name = "DURATION",
+        value_parser = confirm_time
+    )]
     confirm: Option<Duration>,
     /// The last policy that was installed: the agent stores it in this file, and --guard uses it if
     /// the policy has an error

@@ -370,7 +370,8 @@ impl Agent {
 
     /// Requests a successor from the supervisor.
     fn restart(&mut self) -> Result<(), String> {
-        if self.confirmation.is_waiting() {
+        // Without the helper of the host, the agent cannot install the previous policy.
+        if self.confirmation.is_waiting() && !self.runs.has_lost_host {
             return Err("the agent cannot restart while the installed policy waits for a \
                         confirmation\n    fix: run `tacit confirm` first"
                 .to_owned());
@@ -386,6 +387,16 @@ impl Agent {
                  has ended, and start the agent again"
             )
         })
+    }
+
+    /// Logs that the agent starts no successor, because the successor would install the policy that
+    /// waits for its confirmation.
+    pub(super) fn refuse_restart(&self) {
+        let reason = "the installed policy waits for a confirmation, and the helper that captured \
+                      the host has ended: the nftables rules refuse all captured flows";
+        let next = "write the previous policy to the policy file, and run `tacit restart`";
+        let event = Event::new("restart-refused").field("reason", reason);
+        self.shared.log.error(event.field("next", next));
     }
 
     pub(super) fn restart_on_signal(&mut self) {

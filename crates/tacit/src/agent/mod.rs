@@ -369,6 +369,7 @@ impl Agent {
                 self.tunnels.remove_run(id);
                 let ended = self.runs.end(id, &self.workers).await;
                 match ended {
+                    EndedRun::Host if self.confirmation.is_waiting() => self.refuse_restart(),
                     EndedRun::Host => self.restart_on_signal(),
                     EndedRun::Program if self.options.private => self.end_run().await,
                     EndedRun::Program | EndedRun::Unknown => {}
