@@ -123,7 +123,7 @@ impl HostCapture {
         let marks = self.socket_marks();
         let of_family = |version| {
             Ok(FamilySockets {
-                tcp: transparent::listener(version)?,
+                tcp: transparent::listener(version, Some(marks.agent))?,
                 udp: transparent::receiver(version)?,
                 raw: transparent::raw_socket(version, marks)?,
                 hold: transparent::hold_listener(version)?,

@@ -81,12 +81,13 @@ pub fn make(spec: SocketSpec) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Opens the listener for captured TCP connections of one IP version.
+/// Opens the listener for captured TCP connections of one IP version. Packets of the accepted
+/// connections have this mark.
 ///
 /// # Errors
 /// The error of a system call.
-pub fn listener(version: IpVersion) -> io::Result<OwnedFd> {
-    listener_at(version, AGENT_PORT)
+pub fn listener(version: IpVersion, mark: Option<u32>) -> io::Result<OwnedFd> {
+    listener_at(version, AGENT_PORT, mark)
 }
 
 /// Opens the listener of one IP version for clients of a captured host's programs.
@@ -94,11 +95,11 @@ pub fn listener(version: IpVersion) -> io::Result<OwnedFd> {
 /// # Errors
 /// The error of a system call.
 pub fn inbound_listener(version: IpVersion) -> io::Result<OwnedFd> {
-    listener_at(version, INBOUND_PORT)
+    listener_at(version, INBOUND_PORT, None)
 }
 
-fn listener_at(version: IpVersion, port: u16) -> io::Result<OwnedFd> {
-    let spec = SocketSpec { kind: TransparentKind::Tcp, version, transparent: true, mark: None };
+fn listener_at(version: IpVersion, port: u16, mark: Option<u32>) -> io::Result<OwnedFd> {
+    let spec = SocketSpec { kind: TransparentKind::Tcp, version, transparent: true, mark };
     let socket = make(spec)?;
     rustix::net::bind(&socket, &any(version, port))?;
     rustix::net::listen(&socket, LISTEN_BACKLOG)?;

@@ -131,13 +131,15 @@ pub fn sockets(copies: Copies) -> Result<NamespaceSockets, NamespaceError> {
 }
 
 fn make(copies: Copies) -> io::Result<NamespaceSockets> {
+    // Nothing leaves a run but through its agent, so its listeners need no mark.
+    let listener = |version| transparent::listener(version, None);
     let raw = |version| transparent::raw_socket(version, SocketMarks::OF_RUNS);
     let release = |version| transparent::release_socket(version, SocketMarks::OF_RUNS);
     Ok(NamespaceSockets {
         query: query::listener()?,
         syn_log: syn_log::open(copies)?,
-        tcp4: transparent::listener(IpVersion::V4)?,
-        tcp6: with_ipv6(transparent::listener)?,
+        tcp4: listener(IpVersion::V4)?,
+        tcp6: with_ipv6(listener)?,
         udp4: transparent::receiver(IpVersion::V4)?,
         udp6: with_ipv6(transparent::receiver)?,
         raw4: raw(IpVersion::V4)?,

@@ -315,7 +315,7 @@ mod tests {
     /// belong to a program.
     #[test]
     fn a_connection_to_a_transparent_listener_is_not_queued() {
-        let listener = match crate::transparent::listener(IpVersion::V4) {
+        let listener = match crate::transparent::listener(IpVersion::V4, None) {
             Ok(listener) => TcpListener::from(listener),
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                 eprintln!("SKIPPED: only root can make a transparent listener");

@@ -36,6 +36,7 @@ mod names;
 mod oci;
 mod outbound;
 mod published;
+mod removed_addresses;
 mod scenario;
 mod senders;
 mod untracked;

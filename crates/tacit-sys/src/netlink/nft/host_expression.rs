@@ -67,6 +67,8 @@ pub(super) enum HostExpression {
     ToLo,
     /// The packet goes out on another interface than `lo`.
     NotToLo,
+    /// The packet goes out on the interface with this name.
+    SentOn(InterfaceName),
     /// The address belongs to this host.
     IsLocal(PacketEnd),
     /// The address does not belong to this host.
@@ -221,7 +223,8 @@ impl HostExpression {
             }
             Self::FromLo => compare_with_lo(rule, META_IIF, EQUAL),
             Self::NotFromLo => compare_with_lo(rule, META_IIF, NOT_EQUAL),
-            Self::ReceivedOn(name) => compare_interface_name(rule, name),
+            Self::ReceivedOn(name) => compare_interface_name(rule, META_IIFNAME, name),
+            Self::SentOn(name) => compare_interface_name(rule, META_OIFNAME, name),
             Self::ToLo => compare_with_lo(rule, META_OIF, EQUAL),
             Self::NotToLo => compare_with_lo(rule, META_OIF, NOT_EQUAL),
             Self::ToAddresses { first, last } => {
@@ -293,8 +296,9 @@ fn compare_with_lo(rule: &mut NetlinkRequest, interface: u32, operation: u32) {
     compare(rule, operation, &LO.to_ne_bytes());
 }
 
-fn compare_interface_name(rule: &mut NetlinkRequest, InterfaceName(name): InterfaceName) {
-    meta(rule, META_IIFNAME);
+fn compare_interface_name(rule: &mut NetlinkRequest, property: u32, name: InterfaceName) {
+    let InterfaceName(name) = name;
+    meta(rule, property);
     compare(rule, EQUAL, &name);
 }
 
@@ -465,6 +469,7 @@ pub(super) fn write_accept(data: &mut NetlinkRequest) {
 const META_IIF: u32 = 4;
 const META_OIF: u32 = 5;
 const META_IIFNAME: u32 = 6;
+const META_OIFNAME: u32 = 7;
 const META_SKUID: u32 = 10;
 const META_SKGID: u32 = 11;
 /// `NFT_SOCKET_CGROUPV2`.

@@ -49,8 +49,8 @@ use HostExpression::{
     AnySocket, ConnectionMarkIs, ConnectionMarkIsNot, Counted, Flow, FromLo, Goto,
     HasMoreThanPlainV4, IsAnycast, IsForeign, IsLocal, IsNotAnycast, IsOriginal, IsReply,
     IsRewritten, Jump, MarkIs, MarkIsNot, Named, NotFromLo, NotToLo, OfCgroup, OfGroup, OfUser,
-    ReceivedOn, SentFrom, SetConnectionMark, SetMark, SourceRouted, StaysHere, ToInbound, ToLo,
-    ToSection, Transparent, Verdict,
+    ReceivedOn, SentFrom, SentOn, SetConnectionMark, SetMark, SourceRouted, StaysHere, ToInbound,
+    ToLo, ToSection, Transparent, Verdict,
 };
 
 pub(super) const TCP: u8 = 6;
@@ -94,12 +94,7 @@ pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>, layout: Layout) -> V
             rules.push_filling();
         }
     }
-    let leaving = [Host(MarkIs(rules.bits.returns)), Host(NotToLo), Drop];
-    rules.push(
-        Chain::Postrouting,
-        "adding the nft rule that drops outgoing captured packets",
-        &leaving,
-    );
+    rules.push_leaving(table);
     rules.list
 }
 
@@ -164,6 +159,26 @@ impl Rules {
     /// The bits of marks.
     pub(super) fn bits(&self) -> Bits {
         self.bits
+    }
+
+    /// Packets that must not leave the host.
+    fn push_leaving(&mut self, table: &HostTable<'_>) {
+        let Bits { agent, returns, .. } = self.bits;
+        let chain = Chain::Postrouting;
+        let captured = [Host(MarkIs(returns)), Host(NotToLo), Drop];
+        self.push(chain, "adding the nft rule that drops outgoing captured packets", &captured);
+        for name in table.forwarded {
+            let sent = Host(SentOn(InterfaceName::new(name)));
+            let to_containers = [Host(MarkIs(agent)), sent, Accept];
+            let step = "adding the nft rule that accepts the agent's packets to containers";
+            self.push(chain, step, &to_containers);
+        }
+        // The agent sends in clear to a program, with the address of the program's peer. If the
+        // program's address is removed from this host, its route leads to another host.
+        let foreign = Host(IsForeign(PacketEnd::Source));
+        let to_program = [Host(MarkIs(agent)), Host(NotToLo), foreign, Drop];
+        let step = "adding the nft rule that drops packets to programs that would leave the host";
+        self.push(chain, step, &to_program);
     }
 
     /// All rules of a table with connection tracking.
