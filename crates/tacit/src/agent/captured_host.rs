@@ -129,8 +129,8 @@ impl Runs {
     pub(super) async fn end_capture(&self) -> Result<(), String> {
         if self.has_lost_host {
             let reason = "cannot stop capturing the traffic of the host: the helper that captured \
-                          the host has ended\n    fix: stop the agent, then run `tacit agent --host \
-                          --remove`";
+                          the host has ended\n    \
+                          fix: stop the agent, then run `tacit agent --host --remove`";
             return Err(reason.to_owned());
         }
         let Some(host) = self.registry.host() else { return Ok(()) };

@@ -170,7 +170,8 @@ impl DatagramPeer {
             Ok(socket)
         };
         let socket = open().map_err(|error| WorkloadError::Connect(to.into(), error))?;
-        let (request, reply) = (vec![7; bytes], vec![0; bytes]);
+        let request = vec![7; bytes];
+        let reply = vec![0; bytes];
         Ok(Self { socket, to, on_refusal: OnRefusal::Retry, request, reply, number: 0 })
     }
 
