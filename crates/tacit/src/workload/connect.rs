@@ -104,6 +104,12 @@ fn drive(
             done.count(thread, 1);
             Ok(())
         })?;
+    if let Some(schedule) = schedule {
+        // The interval after the last connection is part of the load. Without it, the reported
+        // rate would be higher than the rate of the load.
+        let end = start + Duration::from_nanos(schedule.due_ns(args.connections as u64));
+        std::thread::sleep(end.saturating_duration_since(Instant::now()));
+    }
     let used = clocks.since(&before)?;
     Ok(Results { latency: merged(&parts), used, charts: watch.finish(None) })
 }
@@ -178,5 +184,14 @@ mod tests {
             assert_eq!(json["settings"]["bytes"].to_string(), bytes);
             assert!(json["figures"]["seconds"].as_f64().unwrap() > 0.0);
         }
+    }
+
+    #[test]
+    fn the_reported_rate_is_not_higher_than_the_requested_rate() {
+        let words = ["", "--connect", "here", "--connections", "2", "--rate", "20"];
+        let args = Words::try_parse_from(words).unwrap().args;
+        let clocks = Clocks::of(&ClocksArgs::default()).unwrap();
+        let results = drive(&[served()], &args, &clocks).unwrap();
+        assert!(results.used.seconds >= 0.1, "{:?}", results.used);
     }
 }

@@ -236,6 +236,11 @@ fn drive(
             None => connection.closed_loop(&pace, &failed, count),
         }
     })?;
+    if load.pace.rate.is_some() {
+        // The interval after the last request is part of the load. Without it, the reported rate
+        // would be higher than the rate of the load.
+        thread::sleep((start + load.pace.seconds).saturating_duration_since(Instant::now()));
+    }
     let used = clocks.since(&before)?;
     let mut all = Results::default();
     results.iter().for_each(|one| all.add(one));
@@ -423,11 +428,15 @@ mod tests {
         Load::of(3, sizes, &PaceArgs { rate, seconds, warm_up })
     }
 
-    fn driven(load: &Load) -> Results {
+    fn measured(load: &Load) -> Measured {
         let listening = server::listen(&"127.0.0.1:0".parse().unwrap()).unwrap();
         server::spawn(&listening, 1).unwrap();
         let clocks = Clocks::of(&ClocksArgs::default()).unwrap();
-        drive(&[listening.address], load, &clocks, &OutputArgs::default()).unwrap().results
+        drive(&[listening.address], load, &clocks, &OutputArgs::default()).unwrap()
+    }
+
+    fn driven(load: &Load) -> Results {
+        measured(load).results
     }
 
     #[test]
@@ -451,6 +460,14 @@ mod tests {
             assert_eq!(results.done + results.unsent, results.latency.count());
             assert_eq!(results.service.count(), results.done);
         }
+    }
+
+    #[test]
+    fn a_fixed_load_is_measured_until_its_planned_end() {
+        let load = load(100, 100, Some(5.0));
+        let measured = measured(&load);
+        assert_eq!(measured.results.latency.count(), 1);
+        assert!(measured.used.seconds >= load.pace.seconds.as_secs_f64(), "{:?}", measured.used);
     }
 
     #[test]
