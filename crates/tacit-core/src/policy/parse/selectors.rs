@@ -32,14 +32,25 @@ pub(super) fn ports(table: &TomlTable<'_>, key: &'static str) -> Option<Vec<Rang
 pub(super) fn programs(table: &TomlTable<'_>) -> Option<Vec<PathBuf>> {
     let read = |value: &TomlValue<'_>| {
         let path = value.string()?;
-        if !path.starts_with('/') {
-            let message = format!("`program` cannot be `{path}`: this is not an absolute path");
-            value.error(message, format!("write the absolute path, such as \"/usr/bin/{path}\""));
-            return None;
+        if path.starts_with('/') {
+            return Some(PathBuf::from(path));
         }
-        Some(PathBuf::from(path))
+        let why = if path.starts_with(['~', '$']) {
+            "tacit does not expand `~` and `$`"
+        } else {
+            "this is not an absolute path"
+        };
+        let fix = format!("write the absolute path, such as \"/usr/bin/{}\"", example_name(path));
+        value.error(format!("`program` cannot be `{path}`: {why}"), fix);
+        None
     };
     table.value("program").map_or(Some(Vec::new()), |value| value.each(read))
+}
+
+/// The file name of a program, for an example of an absolute path.
+fn example_name(path: &str) -> &str {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    if name.is_empty() || name.starts_with(['~', '$', '.']) { "curl" } else { name }
 }
 
 pub(super) fn runs(table: &TomlTable<'_>) -> Option<Vec<String>> {
