@@ -71,6 +71,11 @@ pub(super) fn ports(value: &TomlValue<'_>) -> Option<RangeInclusive<u16>> {
         return Some(port..=port);
     }
     let text = value.string()?;
+    if let Ok(port @ 1..) = text.parse::<u16>() {
+        let message = format!("`{key}`: a single port is a number, not text", key = value.name);
+        value.error(message, format!("write {port} without quotes"));
+        return None;
+    }
     let range = text.split_once('-').and_then(|(first, last)| {
         Some((first.trim().parse::<u16>().ok()?, last.trim().parse::<u16>().ok()?))
     });
