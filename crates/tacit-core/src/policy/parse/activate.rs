@@ -113,6 +113,9 @@ fn command(value: &TomlValue<'_>) -> Option<Vec<String>> {
 }
 
 fn user(value: &TomlValue<'_>) -> Option<String> {
+    if value.value.is_integer() {
+        return value::owner_number(value);
+    }
     let text = value.string()?;
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
     if text.is_empty() || !text.bytes().all(plain) {

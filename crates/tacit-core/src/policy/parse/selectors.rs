@@ -59,13 +59,19 @@ pub(super) fn runs(table: &TomlTable<'_>) -> Option<Vec<String>> {
 }
 
 pub(super) fn users(table: &TomlTable<'_>) -> Option<Vec<String>> {
-    let read = |value: &TomlValue<'_>| value::name(value).map(str::to_owned);
-    table.value("user").map_or(Some(Vec::new()), |value| value.each(read))
+    table.value("user").map_or(Some(Vec::new()), |value| value.each(name_or_number))
 }
 
 pub(super) fn groups(table: &TomlTable<'_>) -> Option<Vec<String>> {
-    let read = |value: &TomlValue<'_>| value::name(value).map(str::to_owned);
-    table.value("group").map_or(Some(Vec::new()), |value| value.each(read))
+    table.value("group").map_or(Some(Vec::new()), |value| value.each(name_or_number))
+}
+
+/// Reads a user or a group, by name or number.
+fn name_or_number(value: &TomlValue<'_>) -> Option<String> {
+    if value.value.is_integer() {
+        return value::owner_number(value);
+    }
+    value::name(value).map(str::to_owned)
 }
 
 /// Reads the control groups of `cgroup` or `slice`, which are two notations for the same condition.
@@ -179,6 +185,30 @@ mod tests {
         match parsed.policy {
             Some(policy) => Ok(policy.rules[0].selectors.cgroup.join(" ")),
             None => Err(parsed.diagnostics[0].fix.clone().unwrap_or_default()),
+        }
+    }
+
+    /// The users and groups of a rule; `None` if the rule is rejected.
+    fn owners(line: &str) -> Option<Vec<String>> {
+        let text = format!(
+            "version = 1\n[host]\nunmatched = \"deny\"\n[[rule]]\nname = \"r\"\n\
+             direction = \"outbound\"\n{line}\npermit = true\n"
+        );
+        let policy = parse(&text).policy?;
+        let selectors = &policy.rules.first()?.selectors;
+        Some([selectors.user.clone(), selectors.group.clone()].concat())
+    }
+
+    #[test]
+    fn a_user_or_group_is_a_name_or_a_number() {
+        for key in ["user", "group"] {
+            let of_key = |value: &str| owners(&format!("{key} = {value}"));
+            assert_eq!(of_key("1000"), Some(vec!["1000".to_owned()]), "{key}");
+            let several = of_key("[\"ann\", 0, \"7\"]").unwrap_or_default();
+            assert_eq!(several, ["ann", "0", "7"], "{key}");
+            for wrong in ["-1", "4294967295", "1.5", "true"] {
+                assert_eq!(of_key(wrong), None, "{key} {wrong}");
+            }
         }
     }
 

@@ -6,6 +6,8 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// The largest number of a user or a group. The kernel uses the next number for "no owner".
+const OWNER_NUMBER_MAX: u64 = 4_294_967_294;
 /// The largest length of the name of a rule, an identity or a trust.
 pub(super) const NAME_BYTES_MAX: usize = 64;
 
@@ -117,6 +119,11 @@ pub(super) fn check_name(value: &TomlValue<'_>, name: &str) -> bool {
         value.report.error(MessageId("invalid-name"), &value.at, message, fix);
     }
     good
+}
+
+/// Parses the number of a user or a group, without quotes.
+pub(super) fn owner_number(value: &TomlValue<'_>) -> Option<String> {
+    value.integer(0, OWNER_NUMBER_MAX).map(|number| number.to_string())
 }
 
 /// Parses the path of a file, absolute or relative to the policy.
