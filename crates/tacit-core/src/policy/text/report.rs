@@ -165,6 +165,10 @@ impl<'t> Diagnostics<'t> {
         let message = line.trim_end_matches(", expected nothing");
         let fix = match message {
             "duplicate key" => "keep one of the two entries",
+            "unexpected leading zero" => {
+                "write a number without leading zeros, and permission bits in quotes, such as \
+                 \"0600\""
+            }
             header if header.contains("table") => "write a header such as [limits] or [[rule]]",
             _ => {
                 "write each entry as `key = value`, with text in double quotes and lists in \
