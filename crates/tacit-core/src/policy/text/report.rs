@@ -169,6 +169,10 @@ impl<'t> Diagnostics<'t> {
                 "write a number without leading zeros, and permission bits in quotes, such as \
                  \"0600\""
             }
+            // The rest of the message contains "printable", which contains "table".
+            comment if comment.starts_with("invalid comment character") => {
+                "remove the control character from the comment"
+            }
             header if header.contains("table") => "write a header such as [limits] or [[rule]]",
             _ => {
                 "write each entry as `key = value`, with text in double quotes and lists in \

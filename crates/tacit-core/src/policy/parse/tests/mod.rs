@@ -591,6 +591,14 @@ fn text_that_is_not_toml_is_not_blamed_for_what_cannot_be_read() {
 }
 
 #[test]
+fn a_control_character_in_a_comment_is_reported_as_such() {
+    let found = errors("version = 1\n[limits] # a\u{1b}b\n");
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("2:13: not valid TOML: invalid comment character"), "{found:?}");
+    assert!(found[0].ends_with("| remove the control character from the comment"), "{found:?}");
+}
+
+#[test]
 fn columns_count_characters_and_not_bytes() {
     let text = "version = 1\nrule = [ { name = \"aé\", listne = \"ü\" } ]";
     let found = errors(text);
