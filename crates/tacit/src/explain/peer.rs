@@ -11,6 +11,7 @@ use std::sync::Arc;
 use rustls_pki_types::{CertificateDer, UnixTime};
 use serde::Serialize;
 use tacit_core::policy::map::{MapEntry, Mapped, SkippedEntry};
+use tacit_core::policy::text::{nearest_word, word_list};
 use tacit_core::policy::{Action, IdentityMap, Policy, Rule, Target, Tls, Verify};
 use tacit_tls::credentials::{LoadedTrust, load_chain, load_trust};
 use tacit_tls::dry_run::{self, ClientPeer, ClientRequirements, DryRun};
@@ -80,8 +81,7 @@ pub(super) fn check_with_rule(
     peer: &Peer<'_>,
 ) -> Result<Answer, String> {
     let Some(rule) = policy.rule(name) else {
-        let next = "use the name of a rule of the policy; `tacit check` and `tacit show rules` \
-                    print the names";
+        let next = similar_rule(policy, name);
         return Err(format!("the policy has no rule `{name}`\n    fix: {next}"));
     };
     let Action::Tls(tls) = &rule.action else {
@@ -127,6 +127,24 @@ pub(super) fn check_with_rule(
     let rule = Some(name.to_owned());
     Ok(Answer { rule, level: Some(level), check, map: requested, ..answer(&chain, run)? })
 }
+
+/// The next step if the policy has no rule `name`: names rules that check certificates.
+fn similar_rule(policy: &Policy, name: &str) -> String {
+    let rules = policy.rules.iter().filter(|rule| matches!(rule.action, Action::Tls(_)));
+    let names: Vec<&str> = rules.map(|rule| rule.name.as_str()).collect();
+    if let Some(nearest) = nearest_word(name, &names) {
+        return format!("did you mean `{nearest}`?");
+    }
+    let shown: Vec<&str> = names.iter().copied().take(RULES_SHOWN_MAX).collect();
+    match names.len() {
+        0 => "use a policy that has a rule with `tls`".to_owned(),
+        count if count == shown.len() => format!("use a rule with `tls`: {}", word_list(&shown)),
+        _ => format!("use a rule with `tls`, such as {}", word_list(&shown)),
+    }
+}
+
+/// The largest number of rules that an error names.
+const RULES_SHOWN_MAX: usize = 8;
 
 /// The hosts of a rule's targets, if each server must have a certificate for its own name.
 fn own_names(rule: &Rule, verify: &Verify) -> Option<String> {

@@ -172,7 +172,11 @@ fn explain_peer_checks_the_name_that_a_program_looks_up() {
 fn explain_peer_rejects_contradictory_options() {
     let asked = Asked::new();
     assert!(asked.refuses("--peer valid.pem --rule clear").contains("checks no certificates"));
-    assert!(asked.refuses("--peer valid.pem --rule gone").contains("no rule `gone`"));
+    let unknown = asked.refuses("--peer valid.pem --rule gone");
+    let fix = "no rule `gone`\n    fix: use a rule with `tls`: `in`, `waiving`, `out`";
+    assert!(unknown.contains(fix), "{unknown}");
+    let similar = asked.refuses("--peer valid.pem --rule waving");
+    assert!(similar.contains("fix: did you mean `waiving`?"), "{similar}");
     assert!(asked.refuses("--peer valid.pem --map gone").contains("no [[map.gone]]"));
     assert!(asked.refuses("--peer valid.key --rule in").contains("contains no certificate"));
     assert!(asked.refuses("--peer valid.pem").contains("--rule"));
