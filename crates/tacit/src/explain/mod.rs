@@ -29,7 +29,7 @@ use crate::live::{directory_of, localize, read_policy};
 use crate::policy_file::{self, NO_POLICY};
 
 use self::flow::{FlowDescription, NoFlow};
-use self::peer::Peer;
+use self::peer::{Peer, PeerError};
 
 pub(crate) mod flow;
 mod packet;
@@ -149,8 +149,8 @@ enum ProtocolArg {
 /// A flow that cannot exist.
 const NO_FLOW: MessageId = MessageId("no-such-flow");
 
-/// Runs the command. The exit status is 0 for any decision, 64 for an invalid flow, and 78 for a
-/// policy with errors.
+/// Runs the command. The exit status is 0 for any decision, 1 for an unusable file, 64 for an
+/// invalid flow, and 78 for a policy with errors.
 #[must_use]
 pub fn run(args: &ExplainArgs) -> ExitCode {
     let path = policy_file::named(args.policy.as_deref()).filter(|_| args.control.is_none());
@@ -244,7 +244,7 @@ fn explain_peer(args: &ExplainArgs, policy: &Policy, base: &Path, file: &Path) -
         (Some(rule), _) => peer::check_with_rule(policy, base, rule, &peer),
         (None, Some(map)) => peer::check_with_map(policy, map, &peer),
         // INVARIANT: `requires = "asked"`.
-        (None, None) => Err("--peer needs --rule NAME or --map NAME".to_owned()),
+        (None, None) => Err(PeerError::Usage("--peer needs --rule NAME or --map NAME".to_owned())),
     };
     match answer {
         Ok(answer) if args.json => print(versioned(&answer), EXIT_OK),
@@ -252,7 +252,8 @@ fn explain_peer(args: &ExplainArgs, policy: &Policy, base: &Path, file: &Path) -
         Err(error) => {
             let next =
                 "set --peer to a PEM file that contains the peer's certificate and its chain";
-            fail(MessageId("no-answer"), with_fix(&error, next), EXIT_USAGE)
+            let text = with_fix(&error.to_string(), next);
+            fail(MessageId("no-answer"), text, error.exit_status())
         }
     }
 }

@@ -13,12 +13,13 @@ use serde::Serialize;
 use tacit_core::policy::map::{MapEntry, Mapped, SkippedEntry};
 use tacit_core::policy::text::{nearest_word, word_list};
 use tacit_core::policy::{Action, IdentityMap, Policy, Rule, Target, Tls, Verify};
-use tacit_tls::credentials::{LoadedTrust, load_chain, load_trust};
+use tacit_tls::credentials::{CredentialError, LoadedTrust, load_chain, load_trust};
 use tacit_tls::dry_run::{self, ClientPeer, ClientRequirements, DryRun};
 use tacit_tls::verify::{IdentityMapper, MappedIdentity, identity};
 use tacit_tls::{CertificateFacts, PeerCheck, subject};
 
 use crate::control::display::connections::CertificateState;
+use crate::exit::{EXIT_FAILURE, EXIT_USAGE};
 use crate::live::CredentialNames;
 
 /// The peer to evaluate.
@@ -32,6 +33,38 @@ pub(super) struct Peer<'a> {
     pub(super) names: &'a [String],
     /// The time of the check.
     pub(super) now: UnixTime,
+}
+
+/// Why the peer cannot be evaluated.
+#[derive(Debug)]
+pub(super) enum PeerError {
+    /// The options do not fit the policy.
+    Usage(String),
+    /// A file of the peer or of the policy cannot be used.
+    File(String),
+}
+
+impl PeerError {
+    /// The exit status of the command.
+    pub(super) fn exit_status(&self) -> u8 {
+        match self {
+            Self::Usage(_) => EXIT_USAGE,
+            Self::File(_) => EXIT_FAILURE,
+        }
+    }
+}
+
+impl From<CredentialError> for PeerError {
+    fn from(error: CredentialError) -> Self {
+        Self::File(error.to_string())
+    }
+}
+
+impl fmt::Display for PeerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Usage(text) | Self::File(text)) = self;
+        f.write_str(text)
+    }
 }
 
 /// The result of the evaluation.
@@ -79,19 +112,20 @@ pub(super) fn check_with_rule(
     base: &Path,
     name: &str,
     peer: &Peer<'_>,
-) -> Result<Answer, String> {
+) -> Result<Answer, PeerError> {
     let Some(rule) = policy.rule(name) else {
         let next = similar_rule(policy, name);
-        return Err(format!("the policy has no rule `{name}`\n    fix: {next}"));
+        let error = format!("the policy has no rule `{name}`\n    fix: {next}");
+        return Err(PeerError::Usage(error));
     };
     let Action::Tls(tls) = &rule.action else {
         let action = rule.action.word();
-        return Err(format!(
+        return Err(PeerError::Usage(format!(
             "rule `{name}` has action {action}, which checks no certificates\n    fix: use the \
              name of a rule that has `tls`"
-        ));
+        )));
     };
-    let chain = load_chain(peer.file).map_err(|error| error.to_string())?;
+    let chain = load_chain(peer.file)?;
     let trust = match CredentialNames::of(rule).trust {
         None => None,
         Some(name) => Some(trust(policy, base, name)?),
@@ -109,16 +143,16 @@ pub(super) fn check_with_rule(
         Tls::Client(tls) => {
             let trust = trust.as_ref();
             if let (Some(hosts), []) = (own_names(rule, &tls.verify), peer.names) {
-                return Err(format!(
+                return Err(PeerError::Usage(format!(
                     "rule `{name}` compares the server's certificate with the name of the \
                      target\n    fix: use --name to select one of the targets: {hosts}"
-                ));
+                )));
             }
             let run = dry_run::server(&tls.verify, trust, &chain, peer.names, peer.now);
             (tls.verify.word().to_owned(), run, None)
         }
     };
-    let run = run.map_err(|error| error.to_string())?;
+    let run = run.map_err(|error| PeerError::Usage(error.to_string()))?;
     let requested = match map {
         Some((name, map)) if run.check.is_trusted() => ask(name, map, &chain, peer),
         _ => None,
@@ -159,12 +193,13 @@ pub(super) fn check_with_map(
     policy: &Policy,
     name: &str,
     peer: &Peer<'_>,
-) -> Result<Answer, String> {
+) -> Result<Answer, PeerError> {
     let Some(map) = policy.maps.get(name) else {
         let next = "use --map with the name of a map in the policy";
-        return Err(format!("the policy has no [[map.{name}]]\n    fix: {next}"));
+        let error = format!("the policy has no [[map.{name}]]\n    fix: {next}");
+        return Err(PeerError::Usage(error));
     };
-    let chain = load_chain(peer.file).map_err(|error| error.to_string())?;
+    let chain = load_chain(peer.file)?;
     let identity_mapper = IdentityMapper::Map { name: name.to_owned(), map: Arc::new(map.clone()) };
     let mapped = match chain.first() {
         Some(leaf) => {
@@ -176,10 +211,10 @@ pub(super) fn check_with_map(
     Ok(Answer { map, ..answer(&chain, DryRun { check: PeerCheck::Valid, mapped })? })
 }
 
-fn trust(policy: &Policy, base: &Path, name: &str) -> Result<LoadedTrust, String> {
-    let trust =
-        policy.trusts.get(name).ok_or_else(|| format!("the policy has no [trust.{name}]"))?;
-    load_trust(name, trust, base).map_err(|error| error.to_string())
+fn trust(policy: &Policy, base: &Path, name: &str) -> Result<LoadedTrust, PeerError> {
+    let missing = || PeerError::Usage(format!("the policy has no [trust.{name}]"));
+    let trust = policy.trusts.get(name).ok_or_else(missing)?;
+    Ok(load_trust(name, trust, base)?)
 }
 
 fn ask(
@@ -202,9 +237,10 @@ fn ask(
     Some(MapAnswer { name: name.to_owned(), decide, passed: map.passed(&subject) })
 }
 
-fn answer(chain: &[CertificateDer<'_>], run: DryRun) -> Result<Answer, String> {
+fn answer(chain: &[CertificateDer<'_>], run: DryRun) -> Result<Answer, PeerError> {
     let facts = chain.first().and_then(|leaf| CertificateFacts::from_der(leaf).ok());
-    let certificate = facts.ok_or("the first certificate in the file is not valid X.509")?;
+    let invalid = "the first certificate in the file is not valid X.509";
+    let certificate = facts.ok_or_else(|| PeerError::File(invalid.to_owned()))?;
     let mut answer = Answer {
         rule: None,
         level: None,

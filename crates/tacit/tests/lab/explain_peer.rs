@@ -89,10 +89,14 @@ impl Asked {
     }
 
     fn refuses(&self, words: &str) -> String {
+        self.fails(64, words)
+    }
+
+    fn fails(&self, status: i32, words: &str) -> String {
         let more: Vec<_> = words.split_whitespace().collect();
         let arguments = [&["explain", "--policy", "p.toml"], more.as_slice()].concat();
         let output = self.0.run(TACIT, &arguments);
-        assert_eq!(output.status.code(), Some(64), "{words:?}");
+        assert_eq!(output.status.code(), Some(status), "{words:?}");
         String::from_utf8(output.stderr).unwrap()
     }
 }
@@ -178,7 +182,11 @@ fn explain_peer_rejects_contradictory_options() {
     let similar = asked.refuses("--peer valid.pem --rule waving");
     assert!(similar.contains("fix: did you mean `waiving`?"), "{similar}");
     assert!(asked.refuses("--peer valid.pem --map gone").contains("no [[map.gone]]"));
-    assert!(asked.refuses("--peer valid.key --rule in").contains("contains no certificate"));
+    assert!(asked.fails(1, "--peer valid.key --rule in").contains("contains no certificate"));
+    for query in ["--rule in", "--map people"] {
+        let absent = asked.fails(1, &format!("--peer absent.pem {query}"));
+        assert!(absent.contains("absent.pem: the file does not exist"), "{absent}");
+    }
     assert!(asked.refuses("--peer valid.pem").contains("--rule"));
     assert!(asked.refuses("--map people --listen 127.0.0.1:8443").contains("--peer"));
 }
