@@ -2,7 +2,7 @@
 //!
 //! `include = "conf.d/*.toml"` is relative to the directory of the policy. The files of one pattern
 //! are read in the order of their names. Wildcards do not match names that begin with a dot. If a
-//! pattern with wildcards matches no file, the result is a warning.
+//! pattern with wildcards matches no file, or its directory does not exist, the result is a warning.
 //!
 //! Limits: `INCLUDED_FILES_MAX` files in total, and `ENTRIES_MAX` entries in a directory.
 
@@ -156,8 +156,13 @@ fn matching(pattern: &IncludePattern, path: &Path) -> Result<Vec<PathBuf>, Diagn
     }
     let directory = directory_of(path);
     let error_of = |error: io::Error| unreadable(pattern.position, &directory, &error);
+    let entries = match directory.read_dir() {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error_of(error)),
+    };
     let mut names = Vec::new();
-    for (count, entry) in directory.read_dir().map_err(error_of)?.enumerate() {
+    for (count, entry) in entries.enumerate() {
         if count >= ENTRIES_MAX {
             let message = format!("the directory {} has too many entries", directory.display());
             let fix =

@@ -87,7 +87,13 @@ fn errors_are_reported_in_the_included_file() {
     );
     lab.write("p.toml", format!("version = 1\ninclude = \"none/*.toml\"\n{}", rule("own", 1)));
     let said = text_of(&lab.run(crate::harness::TACIT, &["check", "p.toml"]));
-    assert!(said.contains("p.toml:2:11: error[unreadable-policy]: cannot include none"), "{said}");
+    assert!(said.contains("policy OK, 1 rule\n"), "{said}");
+    let warned = "p.toml:2:11: warning[nothing-included]: no file matches `none/*.toml`";
+    assert!(said.contains(warned), "{said}");
+    lab.write("p.toml", format!("version = 1\ninclude = \"p.toml/*.toml\"\n{}", rule("own", 1)));
+    let said = text_of(&lab.run(crate::harness::TACIT, &["check", "p.toml"]));
+    let refused = "p.toml:2:11: error[unreadable-policy]: cannot include p.toml: Not a directory";
+    assert!(said.contains(refused), "{said}");
 }
 
 #[test]
