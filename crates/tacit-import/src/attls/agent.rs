@@ -191,6 +191,10 @@ impl Reader<'_> {
             if let Some(file) = self.map.datasets.get(dataset) {
                 return Some(file.clone());
             }
+            if self.map.has_errors {
+                // An entry with an error is not in the map. That error stops the import.
+                return None;
+            }
             let line = format!("[dataset]\n{} = \"FILE\"", quote(dataset));
             let fix = match &self.map.file {
                 Some(map) => {

@@ -36,7 +36,7 @@ use super::patterns::{covers, union};
 use crate::draft::{Keys, Toml, set};
 use crate::finding::{Findings, Origin};
 use tacit_core::policy::text::{Diagnostics, TomlDocument, TomlTable, TomlValue};
-use tacit_core::policy::{POLICY_BYTES_MAX, SYSTEM_TRUST};
+use tacit_core::policy::{DiagnosticSeverity, POLICY_BYTES_MAX, SYSTEM_TRUST};
 
 /// The programs to which the imported policy applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,6 +67,8 @@ pub(super) struct Map {
     pub datasets: BTreeMap<String, String>,
     /// `[[map.NAME]]`.
     pub maps: Vec<MapTable>,
+    /// Whether the file has an error. Then entries of the file may be missing here.
+    pub has_errors: bool,
     /// The entries that some rule used.
     used: RefCell<BTreeSet<String>>,
 }
@@ -161,7 +163,7 @@ impl Map {
                 format!("the map file has {} bytes; the limit is {POLICY_BYTES_MAX}", text.len()),
                 "remove entries that the imported AT-TLS policy does not need",
             );
-            return empty;
+            return Self { has_errors: true, ..empty };
         }
         let document = TomlDocument::parse(text);
         let report = Diagnostics::new(&document);
@@ -178,8 +180,10 @@ impl Map {
             maps: maps(&top),
             ..empty
         };
-        findings.extend(file, report.finish());
-        map
+        let found = report.finish();
+        let has_errors = found.iter().any(|one| one.severity == DiagnosticSeverity::Error);
+        findings.extend(file, found);
+        Self { has_errors, ..map }
     }
 
     /// The entries for a job name or pattern: its own entry, and for a pattern also the entries

@@ -90,7 +90,11 @@ impl Needs {
     }
 
     /// Reports all of it, each line with the header of its table where that is not there yet.
+    /// Reports nothing if the map file has errors, because an entry with an error is not in `map`.
     pub(super) fn report(self, map: &Map, findings: &mut Findings) {
+        if map.has_errors {
+            return;
+        }
         let mut fixes = Fixes::of(map);
         for (name, at) in by_origin(&self.jobs) {
             let or = if map.programs == PolicyPrograms::Host {

@@ -200,6 +200,21 @@ fn a_map_file_is_read_as_strictly_as_a_policy() {
     }
 }
 
+#[test]
+fn a_map_file_with_an_error_is_not_reported_to_lack_entries() {
+    for map in [
+        MAP.replacen("\"web.pem\"", "web.pem", 1),
+        MAP.replacen("\"web.pem\"", "1", 1),
+        MAP.replacen("[keyring", "[keyrings", 1),
+    ] {
+        let (text, found) = imported(POLICY, &map, AttlsOptions::default());
+        assert_eq!(text, None, "{map}");
+        let mut errors = found.iter().filter(|found| found.contains(" error: ")).peekable();
+        assert!(errors.peek().is_some(), "{found:#?}");
+        assert!(errors.all(|error| error.starts_with('m')), "{found:#?}");
+    }
+}
+
 /// Where, how many bytes, and what stands there instead.
 fn change() -> impl Strategy<Value = (usize, usize, String)> {
     (0..POLICY.len(), 0..20_usize, "[A-Za-z0-9{}#\n .*/-]{0,9}")
