@@ -48,10 +48,14 @@ impl FromStr for San {
         if let Some((scheme, rest)) = text.split_once("://") {
             return parse_uri(text, scheme, rest);
         }
+        if let Some(rest) = text.strip_prefix("urn:").filter(|rest| is_name_of_urn(rest)) {
+            return parse_uri(text, "urn", rest);
+        }
         let host = text.strip_prefix("*.").unwrap_or(text);
         if DnsName::try_from(host).is_err() {
-            return Err("expected a host name, an IP address or a URI; write an international \
-                        name in its xn-- form"
+            return Err("expected a host name, an IP address, or a URI such as \
+                        spiffe://corp.example/web or urn:example:web; write an international name \
+                        in its xn-- form"
                 .into());
         }
         let lower = text.to_ascii_lowercase();
@@ -59,14 +63,20 @@ impl FromStr for San {
     }
 }
 
-/// A URI with a scheme and an authority (RFC 5280 section 4.2.1.6).
+/// Whether a URN has a namespace and a name in it after `urn:` (RFC 8141). Other URIs without an
+/// authority are rejected, because `web:8443` would be one.
+fn is_name_of_urn(rest: &str) -> bool {
+    rest.split_once(':').is_some_and(|(namespace, name)| !namespace.is_empty() && !name.is_empty())
+}
+
+/// A URI with a scheme and an authority (RFC 5280 section 4.2.1.6), or a URN.
 fn parse_uri(text: &str, scheme: &str, rest: &str) -> Result<San, String> {
     let mut of_scheme = scheme.chars();
     let is_scheme = of_scheme.next().is_some_and(|first| first.is_ascii_alphabetic())
         && of_scheme.all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
     let is_uri = text.chars().all(|c| c.is_ascii_graphic() && !"\"<>\\^`{|}".contains(c));
     if !is_scheme || !is_uri || rest.is_empty() || rest.starts_with('/') {
-        return Err("expected a URI such as spiffe://corp.example/web".into());
+        return Err("expected a URI such as spiffe://corp.example/web or urn:example:web".into());
     }
     if text.len() > URI_BYTES_MAX {
         return Err(format!("the URI is longer than {URI_BYTES_MAX} bytes"));
@@ -165,9 +175,18 @@ mod tests {
     }
 
     #[test]
-    fn a_uri_has_a_scheme_and_an_authority() {
-        for good in ["spiffe://corp.example/ns/web", "urn+x-1.2://a", "https://a:1/b?c=%20#d"] {
+    fn a_uri_has_a_scheme_and_an_authority_or_is_a_urn() {
+        for good in [
+            "spiffe://corp.example/ns/web",
+            "urn+x-1.2://a",
+            "https://a:1/b?c=%20#d",
+            "urn:x:y",
+            "urn:uuid:f81d4fae-7dec-11d0-a765-00a0c91e6bf6",
+        ] {
             assert!(matches!(good.parse(), Ok(San::Uri(_))), "{good}");
+        }
+        for bad in ["urn:x", "urn::y", "urn:x:", "urn:x:a b", "web:8443", "mailto:a@b.example"] {
+            assert!(bad.parse::<San>().is_err(), "{bad} was accepted");
         }
         let long = format!("spiffe://a/{}", "x".repeat(URI_BYTES_MAX));
         for bad in ["://a", "1a://b", "spiffe://", "spiffe:///a", "a://b c", "a://ü", &long] {
