@@ -459,10 +459,20 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
         Verb::Names(args) => completions::names(&args),
         Verb::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "tacit", &mut script);
+            clap_complete::generate(shell, &mut visible_commands(), "tacit", &mut script);
             print(completions::with_names(shell, &String::from_utf8_lossy(&script)), EXIT_OK)
         }
     }
+}
+
+/// The command line without hidden commands. clap would offer them as completions.
+fn visible_commands() -> clap::Command {
+    let all = Cli::command();
+    let visible = all.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    clap::Command::new("tacit")
+        .version(env!("CARGO_PKG_VERSION"))
+        .propagate_version(true)
+        .subcommands(visible)
 }
 
 /// The parent of the agent's process.

@@ -133,5 +133,8 @@ fn every_shell_of_the_manual_has_a_script() {
         for word in ["connections", "reload", option] {
             assert!(script.contains(word), "{shell} does not complete {word}");
         }
+        for hidden in ["signer", "starter"] {
+            assert!(!script.contains(hidden), "{shell} completes {hidden}");
+        }
     }
 }
