@@ -12,7 +12,7 @@ use super::question::{DnsQuestion, Head, push_label};
 /// The largest number of addresses taken from one answer.
 pub const ADDRESSES_MAX: usize = 64;
 /// The largest number of CNAME records that are followed from the question to its addresses.
-const ALIASES_MAX: usize = 16;
+const ALIASES_MAX: usize = 32;
 
 /// An address of the name that was queried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub fn chain(response: &[u8], requested: &DnsQuestion) -> Result<AnswerChain, Dn
     let mut names = Vec::new();
     let mut name = requested.name.clone();
     let mut ttl_s = u32::MAX;
-    for _ in 0..ALIASES_MAX {
+    for _ in 0..=ALIASES_MAX {
         let mut alias = None;
         for record in packet.answers.iter().filter(|record| text(&record.name) == name) {
             let ttl = Duration::from_secs(ttl_s.min(record.ttl).into());

@@ -21,9 +21,8 @@ mod queued;
 
 use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,7 +41,7 @@ use audit_rate::{AuditRate, LeftOut};
 use cause::ByGroup;
 pub use cause::EventCause;
 pub use destination::{LogDestination, RUN_LOG_BYTES_MAX};
-use destination::{Severity, Sink};
+use destination::{Severity, Sink, append_to};
 use queued::Queued;
 
 /// The maximum number of lines in the queue; further lines are lost, and counted.
@@ -382,7 +381,7 @@ impl LogThreadCall {
 }
 
 fn open_audit(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(0o600).open(path).map_err(|error| {
+    append_to(path).map_err(|error| {
         io::Error::new(error.kind(), format!("cannot open audit log {}: {error}", path.display()))
     })
 }

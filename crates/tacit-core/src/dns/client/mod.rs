@@ -310,8 +310,10 @@ impl<T: PartialEq> DnsClient<T> {
         } else {
             TimerKind::Next
         };
+        // Some firewalls drop queries with EDNS.
+        let style = Style { edns: exchange.edns && exchange.round == 0, ..Style::USUAL };
         self.wait(number, kind, cx.now);
-        self.send(number, server, Style::USUAL, cx);
+        self.send(number, server, style, cx);
     }
 
     fn wait(&mut self, number: u64, kind: TimerKind, now: Instant) {

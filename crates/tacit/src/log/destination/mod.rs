@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use tacit_sys::{descriptor, process};
 
 /// The maximum size of the log of runs. The full file is renamed to `run.log.1`.
@@ -189,8 +190,24 @@ fn syslog_message(severity: Severity, line: &str) -> String {
     format!("<{}>tacit[{}]: {message}", SYSLOG_DAEMON | severity as u8, std::process::id())
 }
 
-fn append_to(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+/// Opens a file for appending, and creates it if it does not exist.
+///
+/// # Errors
+/// The error of `open`; also if the file is a FIFO that no program reads.
+pub(super) fn append_to(path: &Path) -> io::Result<File> {
+    // Otherwise the kernel would wait until a program reads the FIFO.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let opened =
+        OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(path);
+    let file = opened.map_err(|error| match error.raw_os_error() {
+        Some(errno) if errno == Errno::NXIO.raw_os_error() => io::Error::new(
+            error.kind(),
+            "no program reads this FIFO\n    fix: first start the program that reads the log",
+        ),
+        _ => error,
+    })?;
+    rustix::io::ioctl_fionbio(&file, false)?;
+    Ok(file)
 }
 
 /// The path of the log of runs: `$XDG_STATE_HOME/tacit/run.log`, or `tacit/run.log` in

@@ -91,3 +91,18 @@ fn journal_and_syslog_get_one_message_a_line() {
     let gone = connect(directory.0.join("gone").to_str().unwrap()).unwrap_err().to_string();
     assert!(gone.contains("--log"), "{gone}");
 }
+
+#[test]
+fn a_fifo_needs_a_reader() {
+    let directory = Directory::new("fifo");
+    let path = directory.0.join("log");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
+    let error = append_to(&path).unwrap_err().to_string();
+    assert!(error.contains("no program reads this FIFO"), "{error}");
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    let reader = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).unwrap();
+    append_to(&path).unwrap().write_all(b"line\n").unwrap();
+    let mut read = String::new();
+    std::io::Read::read_to_string(&mut File::from(reader), &mut read).unwrap();
+    assert_eq!(read, "line\n");
+}

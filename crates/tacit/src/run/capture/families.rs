@@ -1,6 +1,6 @@
 //! Determines whether a run can use IPv4, IPv6 or both. A run can use an IP version if the host has
 //! a suitable route. A suitable route is a default route of this IP version, or a route to an
-//! address that the policy allows. If the run uses a link, the other side of the link must have a
+//! address that the policy allows, or to a DNS resolver. If the run uses a link, the other side of the link must have a
 //! suitable route. A run can also use an IP version if the policy has an inbound rule for clients
 //! of this version.
 //!
@@ -48,12 +48,20 @@ pub(super) fn families(
     policy: &Policy,
     wanted: &BTreeSet<CaptureRange>,
     given: Families,
+    resolvers: &[IpAddr],
     routes: &impl Routes,
 ) -> Families {
+    // A run reaches resolvers on the host itself without a route.
+    let remote = resolvers.iter().copied().filter(|resolver| !resolver.is_loopback());
+    let leads_to_resolver = |version: IpVersion| {
+        let of_version = remote.clone().filter(|resolver| IpVersion::of(*resolver) == version);
+        of_version.take(PROBES_MAX).any(|resolver| routes.lead_to(resolver))
+    };
     let is_needed = |version: IpVersion| {
         // Replies to inbound clients must be possible.
         has_clients(policy, version)
             || routes.lead_to(public(version))
+            || leads_to_resolver(version)
             || lead_to_some(routes, wanted, version)
     };
     Families { v4: given.v4 || is_needed(IpVersion::V4), v6: given.v6 || is_needed(IpVersion::V6) }
@@ -151,7 +159,25 @@ mod tests {
 
     fn found(routes: &KnownRoutes, wanted: impl Iterator<Item = CaptureRange>) -> Families {
         let policy = tacit_core::policy::parse("version = 1").policy.unwrap();
-        families(&policy, &wanted.collect(), Families::default(), routes)
+        families(&policy, &wanted.collect(), Families::default(), &[], routes)
+    }
+
+    #[test]
+    fn a_route_to_a_resolver_of_another_host_gives_its_version() {
+        let policy = tacit_core::policy::parse("version = 1").policy.unwrap();
+        let resolvers: Vec<IpAddr> =
+            ["127.0.0.53", "::1", "fd00::53", "10.9.0.53"].map(|one| one.parse().unwrap()).into();
+        for (reachable, expected) in [
+            ("10.9.0.53", Families { v4: true, v6: false }),
+            ("fd00::53", Families { v4: false, v6: true }),
+            ("127.0.0.53", Families::default()),
+        ] {
+            let reachable = vec![reachable.parse().unwrap()];
+            let routes = KnownRoutes { reachable, ..KnownRoutes::default() };
+            let wanted = BTreeSet::new();
+            let found = families(&policy, &wanted, Families::default(), &resolvers, &routes);
+            assert_eq!(found, expected);
+        }
     }
 
     #[test]

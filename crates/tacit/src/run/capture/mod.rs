@@ -53,6 +53,8 @@ pub struct Capture {
     counts: AtomicBool,
     /// The host's `/etc/hosts`.
     hosts: ArcSwap<Vec<HostsEntry>>,
+    /// The DNS resolvers at the start of the run.
+    resolvers: Vec<IpAddr>,
     /// The packets that are led into tunnels and not captured.
     pub tunnels: RunTunnels,
     log: Log,
@@ -91,7 +93,13 @@ struct Planned {
 impl Capture {
     /// The initial state, in which the sets are not known.
     #[must_use]
-    pub fn new(run: Arc<Run>, live: Arc<ArcSwap<Live>>, tunnels: RunTunnels, log: Log) -> Self {
+    pub fn new(
+        run: Arc<Run>,
+        live: Arc<ArcSwap<Live>>,
+        resolvers: Vec<IpAddr>,
+        tunnels: RunTunnels,
+        log: Log,
+    ) -> Self {
         Self {
             run,
             live,
@@ -99,6 +107,7 @@ impl Capture {
             name_rules: ArcSwapOption::empty(),
             counts: AtomicBool::new(false),
             hosts: ArcSwap::default(),
+            resolvers,
             tunnels,
             log,
         }
@@ -424,7 +433,9 @@ impl Capture {
         of_tunnels: Families,
         mirror: &mut Mirror,
     ) -> io::Result<()> {
-        let found = families(&self.live.load().policy, wanted, mirror.families, &self.run.outside);
+        let policy = &self.live.load().policy;
+        let outside = &self.run.outside;
+        let found = families(policy, wanted, mirror.families, &self.resolvers, outside);
         let mut found = self.families_of_aliases(wanted, found);
         found.v4 |= of_tunnels.v4;
         found.v6 |= of_tunnels.v6;
