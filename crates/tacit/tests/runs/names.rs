@@ -231,6 +231,13 @@ fn a_name_fails_at_once_where_no_resolver_listens() {
 }
 
 #[test]
+fn names_resolve_on_a_host_without_a_default_route() {
+    let network = network("echo nameserver 10.9.8.9 >resolv.conf; ip route del default");
+    expect(&network, "run getent ahostsv4 clear.example", "10.9.8.7");
+    expect(&network, "run python3 -c \"$fetch\" clear.example", "200");
+}
+
+#[test]
 fn answers_of_a_programs_own_resolver_teach_nothing() {
     let setup = "ip route add local 10.9.8.66/32 dev lo
                  start python3 -m http.server 7000 --bind 10.9.8.66 >/dev/null 2>&1

@@ -1,8 +1,8 @@
 //! Determines whether a run can use IPv4, IPv6 or both. A run can use an IP version if the host has
 //! a suitable route. A suitable route is a default route of this IP version, or a route to an
-//! address that the policy allows, or to a DNS resolver. If the run uses a link, the other side of the link must have a
-//! suitable route. A run can also use an IP version if the policy has an inbound rule for clients
-//! of this version.
+//! address that the policy allows, or to a DNS resolver. If the run uses a link, the other side of
+//! the link must have a suitable route. A run can also use an IP version if the policy has an
+//! inbound rule for clients of this version.
 //!
 //! Limit: for each IP version, this module looks for routes to at most [`PROBES_MAX`] addresses,
 //! even if the policy allows more.
