@@ -122,9 +122,8 @@ pub(super) async fn enrol(candidate: Candidate, context: &RunContext) -> io::Res
     let RunContext { live, table, resolvers, hosts, refusals, log, events, .. } = context;
     let run = Arc::new(run);
     let tunnels = RunTunnels::new(context.tuns.clone());
-    let resolver_addresses = resolvers.addresses().iter().map(|one| one.ip()).collect();
-    let capture =
-        Capture::new(Arc::clone(&run), Arc::clone(live), resolver_addresses, tunnels, log.clone());
+    let asked = resolvers.addresses();
+    let capture = Capture::new(Arc::clone(&run), Arc::clone(live), &asked, tunnels, log.clone());
     let capture = Arc::new(capture);
     let query = sockets.query.zip(sockets.tcp.first()).and_then(|(query, network)| {
         let started = QueryService::start(query, network, before, &run, table, log);

@@ -103,6 +103,6 @@ fn a_fifo_needs_a_reader() {
     let reader = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).unwrap();
     append_to(&path).unwrap().write_all(b"line\n").unwrap();
     let mut read = String::new();
-    std::io::Read::read_to_string(&mut File::from(reader), &mut read).unwrap();
+    io::Read::read_to_string(&mut File::from(reader), &mut read).unwrap();
     assert_eq!(read, "line\n");
 }

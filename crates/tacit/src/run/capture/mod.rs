@@ -8,7 +8,7 @@ mod names;
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -96,7 +96,7 @@ impl Capture {
     pub fn new(
         run: Arc<Run>,
         live: Arc<ArcSwap<Live>>,
-        resolvers: Vec<IpAddr>,
+        resolvers: &[SocketAddr],
         tunnels: RunTunnels,
         log: Log,
     ) -> Self {
@@ -107,7 +107,7 @@ impl Capture {
             name_rules: ArcSwapOption::empty(),
             counts: AtomicBool::new(false),
             hosts: ArcSwap::default(),
-            resolvers,
+            resolvers: resolvers.iter().map(SocketAddr::ip).collect(),
             tunnels,
             log,
         }
