@@ -207,6 +207,9 @@ impl Agent {
         let has_waited = self.confirmation.end();
         if has_waited {
             self.shared.log.info(Event::new("policy-confirmed"));
+            if self.runs.has_lost_host {
+                self.restart_on_signal();
+            }
         }
         has_waited
     }

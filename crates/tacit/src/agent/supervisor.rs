@@ -182,8 +182,15 @@ struct Agents {
     /// The secret that authenticates a successor to its predecessor.
     secret: SuccessorSecret,
     running: Vec<u32>,
-    /// The agent that was ready last. Older agents drain.
+    /// The agent that was ready last.
+    ready: Option<u32>,
+    /// The agent that others do not replace: it was ready last, or was started when no other agent
+    /// served. Older agents drain.
     serving: Option<u32>,
+    /// The status of a serving agent that has failed; `None` if another one serves.
+    failure: Option<u8>,
+    /// Whether an agent that is starting must reload its policy when it is ready.
+    must_reload: bool,
     /// Whether the supervisor prints a message if a signal kills an agent.
     reports_killed: bool,
     /// Whether the end was requested, so that no successor is started any more.
@@ -231,7 +238,10 @@ async fn supervise(
         arguments,
         secret,
         running: Vec::new(),
+        ready: None,
         serving: None,
+        failure: None,
+        must_reload: false,
         ending: false,
         crashes: Vec::new(),
         // For a private agent, the launcher reports that.
@@ -244,7 +254,6 @@ async fn supervise(
     }
     // An agent may have ended before SIGCHLD was watched.
     let mut outcome = agents.reap()?;
-    let mut failure = None;
     loop {
         match outcome {
             Outcome::Run => {}
@@ -252,25 +261,24 @@ async fn supervise(
                 if !private && agents.may_start_again() =>
             {
                 tokio::time::sleep(CRASH_PAUSE).await;
-                agents.start(Start::First)?;
+                agents.start_again()?;
             }
-            Outcome::OnlyDraining(code) => failure = Some(code),
+            Outcome::OnlyDraining(_) => {}
             Outcome::Crashed(code) => return Ok(code),
-            Outcome::Ended(code) => return Ok(failure.unwrap_or(code)),
+            Outcome::Ended(code) => return Ok(agents.failure.unwrap_or(code)),
         }
         outcome = Outcome::Run;
         tokio::select! {
             _ = ended.recv() => outcome = agents.reap()?,
             Some((pid, message)) = received.recv() => match message {
                 Message::Ready => {
-                    agents.serving = Some(pid);
-                    failure = None;
+                    agents.note_ready(pid);
                     service_manager::notify_ready(pid);
                 }
                 Message::Restart => agents.replace(),
             },
             _ = restart.recv() => agents.replace(),
-            _ = hangup.recv(), if !private => agents.signal_newest(Signal::HUP),
+            _ = hangup.recv(), if !private => agents.reload(),
             _ = terminate.recv(), if !private => agents.end(),
             _ = interrupt.recv(), if !private => agents.end(),
         }
@@ -290,6 +298,17 @@ impl Agents {
         }
         let pid = process::own_process_group(&mut command).spawn()?.id();
         self.follow(Started { pid, channel: ours })
+    }
+
+    /// Starts another agent after one that has failed.
+    fn start_again(&mut self) -> io::Result<()> {
+        match self.start(Start::First) {
+            Ok(()) => self.serving = self.running.last().copied(),
+            // The connections of agents that drain continue.
+            Err(error) if !self.running.is_empty() => report_no_successor(&error),
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     /// Adds a running agent, and receives its messages.
@@ -320,12 +339,7 @@ impl Agents {
             return;
         }
         if let Err(error) = self.start(Start::Successor) {
-            complain_of(
-                MessageId("no-successor"),
-                format_args!(
-                    "cannot start a new agent: {error}; the current agent continues to serve"
-                ),
-            );
+            report_no_successor(&error);
         }
     }
 
@@ -375,6 +389,11 @@ impl Agents {
         if let Some(error) = failed {
             return Err(error);
         }
+        if serving_failed.is_some() {
+            self.failure = serving_failed;
+        }
+        // An agent that was starting may have ended.
+        self.reload_if_due();
         Ok(match (self.running.is_empty(), has_crashed, serving_failed) {
             (false, _, Some(code)) => Outcome::OnlyDraining(code),
             (false, _, None) => Outcome::Run,
@@ -383,10 +402,29 @@ impl Agents {
         })
     }
 
-    fn signal_newest(&self, what: Signal) {
-        if let Some(pid) = self.running.last() {
-            // The agent may have ended a moment ago.
-            let _ = process::signal(*pid, what);
+    /// Lets the serving agent reload its policy. SIGHUP would kill an agent that is starting, so
+    /// such an agent gets it when it is ready.
+    fn reload(&mut self) {
+        match self.running.last() {
+            Some(newest) if self.ready == Some(*newest) => {
+                // The agent may have ended a moment ago.
+                let _ = process::signal(*newest, Signal::HUP);
+            }
+            _ => self.must_reload = true,
+        }
+    }
+
+    fn note_ready(&mut self, pid: u32) {
+        self.ready = Some(pid);
+        self.serving = Some(pid);
+        self.failure = None;
+        self.reload_if_due();
+    }
+
+    /// Repeats a request to reload that came while an agent was starting.
+    fn reload_if_due(&mut self) {
+        if std::mem::take(&mut self.must_reload) {
+            self.reload();
         }
     }
 
@@ -396,6 +434,13 @@ impl Agents {
             let _ = process::signal(*pid, Signal::TERM);
         }
     }
+}
+
+/// Prints that no agent could be started, and that the running ones continue.
+fn report_no_successor(error: &io::Error) {
+    let text =
+        format_args!("cannot start a new agent: {error}; the current agent continues to serve");
+    complain_of(MessageId("no-successor"), text);
 }
 
 /// Prints that a signal has killed an agent, which cannot log that itself.

@@ -46,20 +46,19 @@ pub fn read_policy(
     with_included(text, path, admit)
 }
 
-/// Reads a text that must not be longer than a policy; one byte more shows that it is longer. The
-/// inner error is the position of the first byte that is not UTF-8.
+/// Reads a text that must not be longer than a policy. Of a longer text, it returns more than
+/// [`POLICY_BYTES_MAX`] bytes. The inner error is the position of the first byte that is not UTF-8.
 ///
 /// # Errors
 /// The error of `read`.
 pub fn read_limited(file: impl Read) -> io::Result<Result<String, SourcePosition>> {
     let mut bytes = Vec::new();
-    file.take(POLICY_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
-    // The last character may be cut.
-    let is_cut = bytes.len() > POLICY_BYTES_MAX;
+    // The last character of a longer text may be cut: it has at most four bytes.
+    file.take(POLICY_BYTES_MAX as u64 + 4).read_to_end(&mut bytes)?;
     Ok(String::from_utf8(bytes).or_else(|error| {
         let valid = error.utf8_error().valid_up_to();
         let text = String::from_utf8_lossy(&error.as_bytes()[..valid]).into_owned();
-        if is_cut { Ok(text) } else { Err(end_of(&text)) }
+        if valid > POLICY_BYTES_MAX { Ok(text) } else { Err(end_of(&text)) }
     }))
 }
 
@@ -237,11 +236,15 @@ mod tests {
     fn a_text_is_read_up_to_the_limit_of_a_policy() {
         let read = |file: &mut dyn Read| read_limited(file).unwrap().unwrap().len();
         assert_eq!(read(&mut &b"version = 1"[..]), 11);
-        assert_eq!(read(&mut io::repeat(b'#')), POLICY_BYTES_MAX + 1);
-        let cut = [&b"#"[..], &"é".repeat(POLICY_BYTES_MAX / 2).into_bytes()].concat();
-        assert_eq!(read(&mut &cut[..]), POLICY_BYTES_MAX + 1, "no character is cut");
-        let cut = "é".repeat(POLICY_BYTES_MAX / 2 + 1).into_bytes();
-        assert_eq!(read(&mut &cut[..]), POLICY_BYTES_MAX, "the last character is cut");
+        assert_eq!(read(&mut io::repeat(b'#')), POLICY_BYTES_MAX + 4);
+        let long = "é".repeat(POLICY_BYTES_MAX / 2 + 9);
+        assert_eq!(read(&mut long.as_bytes()), POLICY_BYTES_MAX + 4, "no character is cut");
+        let long = format!("#{long}");
+        assert_eq!(read(&mut long.as_bytes()), POLICY_BYTES_MAX + 3, "a character is cut");
+        let mut invalid = long.into_bytes();
+        invalid[0] = 0xff;
+        let position = read_limited(&invalid[..]).unwrap().unwrap_err();
+        assert_eq!(position, START, "no other byte is skipped");
     }
 
     #[test]

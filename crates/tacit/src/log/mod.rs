@@ -21,8 +21,7 @@ mod queued;
 
 use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,6 +39,7 @@ use crate::ledger::{ThreadKind, meter};
 use audit_rate::{AuditRate, LeftOut};
 use cause::ByGroup;
 pub use cause::EventCause;
+use destination::line_file::LineFile;
 pub use destination::{LogDestination, RUN_LOG_BYTES_MAX};
 use destination::{Severity, Sink, append_to};
 use queued::Queued;
@@ -380,8 +380,8 @@ impl LogThreadCall {
     }
 }
 
-fn open_audit(path: &Path) -> io::Result<File> {
-    append_to(path).map_err(|error| {
+fn open_audit(path: &Path) -> io::Result<LineFile> {
+    append_to(path).map(LineFile::new).map_err(|error| {
         io::Error::new(error.kind(), format!("cannot open audit log {}: {error}", path.display()))
     })
 }
@@ -390,7 +390,7 @@ struct Writer {
     format: Format,
     sink: Sink,
     launcher: Option<String>,
-    audit: Option<File>,
+    audit: Option<LineFile>,
     lost: Arc<AtomicU64>,
     repeated_queued: Arc<Queued>,
     reported: ReportedLost,
@@ -558,7 +558,7 @@ impl Writer {
             Kind::Error => Severity::Error,
             Kind::Audit(_) | Kind::LeftOut => {
                 let Some(file) = &mut self.audit else { return Ok(()) };
-                return file.write_all(json(line).as_bytes());
+                return file.write(&json(line));
             }
         };
         let text = self.render(line);

@@ -88,7 +88,8 @@ fn errors_are_reported_in_the_included_file() {
     lab.write("p.toml", format!("version = 1\ninclude = \"none/*.toml\"\n{}", rule("own", 1)));
     let said = text_of(&lab.run(crate::harness::TACIT, &["check", "p.toml"]));
     assert!(said.contains("policy OK, 1 rule\n"), "{said}");
-    let warned = "p.toml:2:11: warning[nothing-included]: no file matches `none/*.toml`";
+    let warned =
+        "p.toml:2:11: warning[nothing-included]: no file matches the pattern `none/*.toml`";
     assert!(said.contains(warned), "{said}");
     lab.write("p.toml", format!("version = 1\ninclude = \"p.toml/*.toml\"\n{}", rule("own", 1)));
     let said = text_of(&lab.run(crate::harness::TACIT, &["check", "p.toml"]));

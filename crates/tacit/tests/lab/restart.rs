@@ -7,6 +7,7 @@ use std::os::unix::net::UnixDatagram;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use crate::harness::{
     Agent, Lab, PATIENCE, TACIT, connect, echo, free_port, policy, text_of, wait_for,
@@ -191,6 +192,22 @@ fn a_socket_file_outside_the_new_policy_is_removed() {
     wait_for_successor(&agent, &before);
     wait_for("the file's end", || !path.exists());
     assert!(ping(&mut connect(("127.0.0.1", port))));
+}
+
+#[test]
+fn a_signal_to_reload_kills_no_agent_that_is_starting() {
+    let lab = Lab::new();
+    let port = free_port();
+    let agent = lab.agent(&permit("tcp", &format!("127.0.0.1:{port}"), echo()));
+    for round in 1..=4 {
+        agent.ok(&["restart"]);
+        std::thread::sleep(Duration::from_millis(4 * round));
+        agent.signal("HUP");
+        let serving = || agent.log().matches(" serving ").count() as u64;
+        wait_for("the successor", || serving() == round + 1);
+        assert!(ping(&mut connect(("127.0.0.1", port))));
+    }
+    assert!(!agent.log().contains("was killed"), "{}", agent.log());
 }
 
 #[test]

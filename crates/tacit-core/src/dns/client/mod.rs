@@ -310,8 +310,9 @@ impl<T: PartialEq> DnsClient<T> {
         } else {
             TimerKind::Next
         };
-        // Some firewalls drop queries with EDNS.
-        let style = Style { edns: exchange.edns && exchange.round == 0, ..Style::USUAL };
+        // Some firewalls drop queries with EDNS. Programs that need its flags get no answer then.
+        let may_use_edns = exchange.round == 0 || exchange.requested.needs_edns();
+        let style = Style { edns: exchange.edns && may_use_edns, ..Style::USUAL };
         self.wait(number, kind, cx.now);
         self.send(number, server, style, cx);
     }
@@ -436,6 +437,10 @@ impl<T: PartialEq> DnsClient<T> {
     pub fn socket_failed(&mut self, socket: u64, error: &str, cx: &mut QueryContext<'_>) {
         let Some(server) = self.sockets.server(socket) else { return };
         cx.health.failed(server, error, cx.now);
+        let is_over = self.sockets.retire(socket);
+        if is_over {
+            self.actions.push_back(ClientAction::Close { socket });
+        }
         for slot in self.sockets.open(socket) {
             let Some(number) = self.sockets.get(slot).map(|open| open.exchange) else { continue };
             self.release(slot);
@@ -443,9 +448,6 @@ impl<T: PartialEq> DnsClient<T> {
                 exchange.open.retain(|other| *other != slot);
                 self.follow(number, cx);
             }
-        }
-        if self.sockets.retire(socket) {
-            self.actions.push_back(ClientAction::Close { socket });
         }
     }
 

@@ -52,6 +52,11 @@ impl OutgoingQuery {
         Self { server: Some(server), ..self }
     }
 
+    /// Whether the program has set flags that only EDNS has.
+    pub(super) fn needs_edns(&self) -> bool {
+        self.bits.edns_flags() != 0
+    }
+
     /// Builds the message for a resolver.
     pub(super) fn message(
         &self,

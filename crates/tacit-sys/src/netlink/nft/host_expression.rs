@@ -67,8 +67,8 @@ pub(super) enum HostExpression {
     ToLo,
     /// The packet goes out on another interface than `lo`.
     NotToLo,
-    /// The packet goes out on the interface with this name.
-    SentOn(InterfaceName),
+    /// The packet goes out on another interface than the one with this name.
+    NotSentOn(InterfaceName),
     /// The address belongs to this host.
     IsLocal(PacketEnd),
     /// The address does not belong to this host.
@@ -223,8 +223,8 @@ impl HostExpression {
             }
             Self::FromLo => compare_with_lo(rule, META_IIF, EQUAL),
             Self::NotFromLo => compare_with_lo(rule, META_IIF, NOT_EQUAL),
-            Self::ReceivedOn(name) => compare_interface_name(rule, META_IIFNAME, name),
-            Self::SentOn(name) => compare_interface_name(rule, META_OIFNAME, name),
+            Self::ReceivedOn(name) => compare_interface_name(rule, META_IIFNAME, EQUAL, name),
+            Self::NotSentOn(name) => compare_interface_name(rule, META_OIFNAME, NOT_EQUAL, name),
             Self::ToLo => compare_with_lo(rule, META_OIF, EQUAL),
             Self::NotToLo => compare_with_lo(rule, META_OIF, NOT_EQUAL),
             Self::ToAddresses { first, last } => {
@@ -296,10 +296,14 @@ fn compare_with_lo(rule: &mut NetlinkRequest, interface: u32, operation: u32) {
     compare(rule, operation, &LO.to_ne_bytes());
 }
 
-fn compare_interface_name(rule: &mut NetlinkRequest, property: u32, name: InterfaceName) {
-    let InterfaceName(name) = name;
+fn compare_interface_name(
+    rule: &mut NetlinkRequest,
+    property: u32,
+    operator: u32,
+    InterfaceName(name): InterfaceName,
+) {
     meta(rule, property);
-    compare(rule, EQUAL, &name);
+    compare(rule, operator, &name);
 }
 
 fn set_bits(rule: &mut NetlinkRequest, bits: MarkBits) {

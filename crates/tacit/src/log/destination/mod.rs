@@ -7,7 +7,7 @@
 use std::fmt;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -15,6 +15,10 @@ use std::str::FromStr;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tacit_sys::{descriptor, process};
+
+use line_file::LineFile;
+
+pub(super) mod line_file;
 
 /// The maximum size of the log of runs. The full file is renamed to `run.log.1`.
 pub const RUN_LOG_BYTES_MAX: u64 = 1024 * 1024;
@@ -115,7 +119,7 @@ pub(super) enum Sink {
     Syslog(UnixDatagram),
     None,
     State(RunLog),
-    File(File),
+    File(LineFile),
 }
 
 impl Sink {
@@ -134,7 +138,7 @@ impl Sink {
                 Ok(path.map_or(Self::None, |path| Self::State(RunLog::new(path))))
             }
             LogDestination::Descriptor(number) => descriptor::duplicate_inherited(*number)
-                .map(|inherited| Self::File(File::from(inherited)))
+                .map(|inherited| Self::File(LineFile::new(File::from(inherited))))
                 .map_err(|error| {
                     let text = format!(
                         "cannot write the log to fd:{number}: {error}\n    \
@@ -143,10 +147,12 @@ impl Sink {
                     );
                     io::Error::new(error.kind(), text)
                 }),
-            LogDestination::File(path) => append_to(path).map(Self::File).map_err(|error| {
-                let text = format!("cannot open log file {}: {error}", path.display());
-                io::Error::new(error.kind(), text)
-            }),
+            LogDestination::File(path) => {
+                append_to(path).map(|file| Self::File(LineFile::new(file))).map_err(|error| {
+                    let text = format!("cannot open log file {}: {error}", path.display());
+                    io::Error::new(error.kind(), text)
+                })
+            }
         }
     }
 
@@ -162,7 +168,7 @@ impl Sink {
             }
             Self::None => Ok(()),
             Self::State(log) => log.write(line),
-            Self::File(file) => file.write_all(line.as_bytes()),
+            Self::File(file) => file.write(line),
         }
     }
 }
@@ -199,8 +205,9 @@ pub(super) fn append_to(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let opened =
         OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(path);
+    let is_fifo = || path.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo());
     let file = opened.map_err(|error| match error.raw_os_error() {
-        Some(errno) if errno == Errno::NXIO.raw_os_error() => io::Error::new(
+        Some(errno) if errno == Errno::NXIO.raw_os_error() && is_fifo() => io::Error::new(
             error.kind(),
             "no program reads this FIFO\n    fix: first start the program that reads the log",
         ),

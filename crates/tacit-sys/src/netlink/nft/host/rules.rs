@@ -48,8 +48,8 @@ use Expression::{
 use HostExpression::{
     AnySocket, ConnectionMarkIs, ConnectionMarkIsNot, Counted, Flow, FromLo, Goto,
     HasMoreThanPlainV4, IsAnycast, IsForeign, IsLocal, IsNotAnycast, IsOriginal, IsReply,
-    IsRewritten, Jump, MarkIs, MarkIsNot, Named, NotFromLo, NotToLo, OfCgroup, OfGroup, OfUser,
-    ReceivedOn, SentFrom, SentOn, SetConnectionMark, SetMark, SourceRouted, StaysHere, ToInbound,
+    IsRewritten, Jump, MarkIs, MarkIsNot, Named, NotFromLo, NotSentOn, NotToLo, OfCgroup, OfGroup,
+    OfUser, ReceivedOn, SentFrom, SetConnectionMark, SetMark, SourceRouted, StaysHere, ToInbound,
     ToLo, ToSection, Transparent, Verdict,
 };
 
@@ -82,6 +82,7 @@ pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>, layout: Layout) -> V
         IpSupport::V4AndV6 => Redirect::Any,
     };
     let mut rules = Rules { bits: Bits::of(table.marks), redirect, list: Vec::new() };
+    rules.push_to_programs(table);
     match layout.openers {
         Openers::InSets => rules.push_untracked(table),
         Openers::Tracked => rules.push_tracked(table),
@@ -94,7 +95,7 @@ pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>, layout: Layout) -> V
             rules.push_filling();
         }
     }
-    rules.push_leaving(table);
+    rules.push_leaving();
     rules.list
 }
 
@@ -161,24 +162,22 @@ impl Rules {
         self.bits
     }
 
-    /// Packets that must not leave the host.
-    fn push_leaving(&mut self, table: &HostTable<'_>) {
-        let Bits { agent, returns, .. } = self.bits;
-        let chain = Chain::Postrouting;
-        let captured = [Host(MarkIs(returns)), Host(NotToLo), Drop];
-        self.push(chain, "adding the nft rule that drops outgoing captured packets", &captured);
-        for name in table.forwarded {
-            let sent = Host(SentOn(InterfaceName::new(name)));
-            let to_containers = [Host(MarkIs(agent)), sent, Accept];
-            let step = "adding the nft rule that accepts the agent's packets to containers";
-            self.push(chain, step, &to_containers);
-        }
-        // The agent sends in clear to a program, with the address of the program's peer. If the
-        // program's address is removed from this host, its route leads to another host.
-        let foreign = Host(IsForeign(PacketEnd::Source));
-        let to_program = [Host(MarkIs(agent)), Host(NotToLo), foreign, Drop];
+    /// The agent sends in clear to a program, with the address of the program's peer. If the
+    /// program's address is removed from this host, its route leads to another host.
+    fn push_to_programs(&mut self, table: &HostTable<'_>) {
+        let names = table.forwarded.iter().map(|name| InterfaceName::new(name));
+        let not_to_containers: Vec<_> = names.map(|name| Host(NotSentOn(name))).collect();
+        let to_program = [Host(Transparent(true)), Host(IsForeign(PacketEnd::Source)), Drop];
+        let leaving = [Host(MarkIs(self.bits.agent)), Host(NotToLo)];
         let step = "adding the nft rule that drops packets to programs that would leave the host";
-        self.push(chain, step, &to_program);
+        self.push(Chain::Output, step, &[&leaving[..], &not_to_containers, &to_program].concat());
+    }
+
+    /// Captured packets must not leave the host.
+    fn push_leaving(&mut self) {
+        let captured = [Host(MarkIs(self.bits.returns)), Host(NotToLo), Drop];
+        let step = "adding the nft rule that drops outgoing captured packets";
+        self.push(Chain::Postrouting, step, &captured);
     }
 
     /// All rules of a table with connection tracking.
