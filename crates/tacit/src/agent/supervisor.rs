@@ -209,8 +209,8 @@ enum Outcome {
     Ended(u8),
     /// The last agent has crashed, which gives this status.
     Crashed(u8),
-    /// The serving agent has failed with this status, and only agents that drain are running.
-    OnlyDraining(u8),
+    /// The serving agent has failed, and only agents that drain are running.
+    OnlyDraining,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -257,13 +257,11 @@ async fn supervise(
     loop {
         match outcome {
             Outcome::Run => {}
-            Outcome::Crashed(_) | Outcome::OnlyDraining(_)
-                if !private && agents.may_start_again() =>
-            {
+            Outcome::Crashed(_) | Outcome::OnlyDraining if !private && agents.may_start_again() => {
                 tokio::time::sleep(CRASH_PAUSE).await;
                 agents.start_again()?;
             }
-            Outcome::OnlyDraining(_) => {}
+            Outcome::OnlyDraining => {}
             Outcome::Crashed(code) => return Ok(code),
             Outcome::Ended(code) => return Ok(agents.failure.unwrap_or(code)),
         }
@@ -394,11 +392,11 @@ impl Agents {
         }
         // An agent that was starting may have ended.
         self.reload_if_due();
-        Ok(match (self.running.is_empty(), has_crashed, serving_failed) {
-            (false, _, Some(code)) => Outcome::OnlyDraining(code),
-            (false, _, None) => Outcome::Run,
-            (true, true, _) => Outcome::Crashed(code),
-            (true, false, _) => Outcome::Ended(code),
+        Ok(match (self.running.is_empty(), has_crashed) {
+            (false, _) if serving_failed.is_some() => Outcome::OnlyDraining,
+            (false, _) => Outcome::Run,
+            (true, true) => Outcome::Crashed(code),
+            (true, false) => Outcome::Ended(code),
         })
     }
 

@@ -437,10 +437,7 @@ impl<T: PartialEq> DnsClient<T> {
     pub fn socket_failed(&mut self, socket: u64, error: &str, cx: &mut QueryContext<'_>) {
         let Some(server) = self.sockets.server(socket) else { return };
         cx.health.failed(server, error, cx.now);
-        let is_over = self.sockets.retire(socket);
-        if is_over {
-            self.actions.push_back(ClientAction::Close { socket });
-        }
+        self.retire(socket);
         for slot in self.sockets.open(socket) {
             let Some(number) = self.sockets.get(slot).map(|open| open.exchange) else { continue };
             self.release(slot);
@@ -511,18 +508,21 @@ impl<T: PartialEq> DnsClient<T> {
             self.forget_late(|open| health.silent(open.server, open.sent, *now));
         }
         for socket in self.sockets.too_old(cx.now) {
-            if self.sockets.retire(socket) {
-                self.actions.push_back(ClientAction::Close { socket });
-            }
+            self.retire(socket);
         }
     }
 
     /// Closes each socket that has no open query.
     pub fn retire_sockets(&mut self) {
         for socket in self.sockets.in_use() {
-            if self.sockets.retire(socket) {
-                self.actions.push_back(ClientAction::Close { socket });
-            }
+            self.retire(socket);
+        }
+    }
+
+    /// Uses a socket for no new query, and closes it if it has no open one.
+    fn retire(&mut self, socket: u64) {
+        if self.sockets.retire(socket) {
+            self.actions.push_back(ClientAction::Close { socket });
         }
     }
 

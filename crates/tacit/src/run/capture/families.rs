@@ -51,11 +51,11 @@ pub(super) fn families(
     resolvers: &[IpAddr],
     routes: &impl Routes,
 ) -> Families {
-    // A run reaches resolvers on the host itself without a route.
-    let remote = resolvers.iter().copied().filter(|resolver| !resolver.is_loopback());
     let leads_to_resolver = |version: IpVersion| {
-        let of_version = remote.clone().filter(|resolver| IpVersion::of(*resolver) == version);
-        of_version.take(PROBES_MAX).any(|resolver| routes.lead_to(resolver))
+        // A run reaches resolvers on the host itself without a route.
+        let is_wanted =
+            |resolver: &&IpAddr| !resolver.is_loopback() && IpVersion::of(**resolver) == version;
+        resolvers.iter().filter(is_wanted).take(PROBES_MAX).any(|one| routes.lead_to(*one))
     };
     let is_needed = |version: IpVersion| {
         // Replies to inbound clients must be possible.
