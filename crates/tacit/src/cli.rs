@@ -443,10 +443,7 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
             })
         }
         Verb::Restart(args) => send_request(&args, &Request::Restart, |done: &Draining| {
-            format!(
-                "a new agent is starting; the old agent keeps its {} open connections\n",
-                done.open
-            )
+            format!("a new agent serves; the old agent keeps its {} open connections\n", done.open)
         }),
         Verb::Close(args) => close(args),
         Verb::Project(args) => project::run(&args),

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::opened::Opened;
 use super::reload::ReloadOrigin;
+use super::supervised::{Supervisor, SupervisorReport};
 use super::{Agent, Control, Drain, service_manager, takeover, traces};
 use crate::control::display::audit::audit;
 use crate::control::display::cpus::{CpuUsers, PlacedRun, cpu_users};
@@ -29,6 +30,7 @@ use crate::control::outcome::{Closed, Confirmed, Draining};
 use crate::control::running::RunningAgent;
 use crate::control::server::{PendingRequest, Reply};
 use crate::control::{Display, PeerState, Request};
+use crate::exit::with_fix;
 use crate::ledger::on_own_thread;
 use crate::live::{ClearAccessState, Live};
 use crate::log::Event;
@@ -60,10 +62,7 @@ impl Agent {
                 self.drain(requested).await;
                 Reply::written(&Draining { open: self.shared.table.len() })
             }
-            Request::Restart => match self.restart() {
-                Ok(()) => Reply::written(&Draining { open: self.shared.table.len() }),
-                Err(reason) => Reply::error(reason),
-            },
+            Request::Restart => return self.restart_for_operator(back),
             Request::Identify => Reply::ok(self.identify()),
             Request::Close { ids, stale, peer, clear } => {
                 let invalid_peer = peer == Some(PeerState::Invalid);
@@ -347,6 +346,7 @@ impl Agent {
         // The successor makes tunnels of its own.
         self.tunnels.abandon();
         self.drain(None).await;
+        self.restarting.succeed(self.shared.table.len());
         Ok(runs)
     }
 
@@ -357,7 +357,7 @@ impl Agent {
             return;
         };
         // The predecessor was released: this agent must serve even if this fails.
-        if let Err(error) = supervisor.watch(&self.shared.log) {
+        if let Err(error) = supervisor.watch(&self.shared.log, self.restarting.reports.clone()) {
             let event = Event::new("supervisor-not-watched").field("error", &error);
             self.shared.log.warn(event.field(
                 "next",
@@ -368,8 +368,51 @@ impl Agent {
         let _ = supervisor.ready();
     }
 
-    /// Requests a successor from the supervisor.
+    /// Requests a successor, and answers when the successor serves or has failed.
+    fn restart_for_operator(&mut self, back: oneshot::Sender<Reply>) {
+        match self.restart() {
+            Ok(()) if self.supervisor.as_ref().is_some_and(Supervisor::sends_reports) => {
+                self.restarting.wait(back);
+            }
+            // A supervisor of an older version does not report the outcome.
+            Ok(()) => {
+                let _ = back.send(Reply::written(&Draining { open: self.shared.table.len() }));
+            }
+            Err(reason) => {
+                let _ = back.send(Reply::error(reason));
+            }
+        }
+    }
+
+    /// Handles a report of the supervisor about itself or about a successor.
+    pub(super) fn take_supervisor_report(&mut self, report: SupervisorReport) {
+        let reason = match report {
+            SupervisorReport::Reports => {
+                return self.supervisor.iter_mut().for_each(Supervisor::note_reports);
+            }
+            SupervisorReport::RestartBegins => return self.restarting.begin(),
+            SupervisorReport::RestartFailed(reason) => reason,
+            SupervisorReport::Ended if self.restarting.is_under_way() => {
+                "the supervisor of this agent has ended".to_owned()
+            }
+            SupervisorReport::Ended => return,
+        };
+        let event = Event::new("restart-failed").field("reason", &reason);
+        self.shared.log.error(event.field("next", "this agent continues to serve"));
+        let text = format!(
+            "no new agent serves, and the running agent continues with its own policy: {reason}"
+        );
+        self.restarting.fail(&with_fix(&text, "correct the cause, and run `tacit restart` again"));
+    }
+
+    /// Requests a successor from the supervisor. Only one is started at a time.
     fn restart(&mut self) -> Result<(), String> {
+        if self.restarting.is_under_way() {
+            return Ok(());
+        }
+        if self.restarting.has_succeeded() {
+            return Err(REPLACED.to_owned());
+        }
         // Without the helper of the host, the agent cannot install the previous policy.
         if self.confirmation.is_waiting() && !self.runs.has_lost_host {
             return Err("the agent cannot restart while the installed policy waits for a \
@@ -380,13 +423,17 @@ impl Agent {
             return Err(NO_SUPERVISOR.to_owned());
         };
         let pid = supervisor.pid();
-        supervisor.restart().map_err(|_| {
+        let requested = supervisor.restart().map_err(|_| {
             format!(
                 "cannot start a new agent: the supervisor of this agent, process {pid}, has ended; \
                  this agent continues to serve\n    fix: run `tacit drain`, wait until this agent \
                  has ended, and start the agent again"
             )
-        })
+        });
+        if requested.is_ok() && supervisor.sends_reports() {
+            self.restarting.begin();
+        }
+        requested
     }
 
     /// Logs that the agent starts no successor, because the successor would install the policy that
@@ -436,6 +483,9 @@ const NO_SUPERVISOR: &str = "cannot start a new agent: this agent was started wi
                              ended, and start the agent again; or, if you accept that open \
                              connections are reset, run `systemctl restart` for the agent's \
                              service";
+
+const REPLACED: &str = "a new agent has replaced this agent already\n    fix: run `tacit restart` \
+                        with the control socket of the new agent";
 
 /// The absolute path, or the path itself if there is no current directory.
 fn absolute(path: &Path) -> PathBuf {

@@ -32,6 +32,7 @@ mod opened;
 mod passes;
 mod prepare;
 mod reload;
+mod restarting;
 mod runs;
 mod sandbox;
 pub mod secrets;
@@ -84,10 +85,12 @@ pub use opened::ListenError;
 use opened::Opened;
 use passes::Passes;
 use reload::{Changing, ReloadOrigin};
+use restarting::Restarting;
 use runs::{EndedRun, LINGER, Runs};
 use sandbox::Sandbox;
 use services::RunEvent;
 pub use supervised::Supervisor;
+use supervised::SupervisorReport;
 #[cfg(feature = "fuzz")]
 pub(crate) use takeover::{parse_announced, parse_runs};
 use tunnels::Tunnels;
@@ -192,8 +195,18 @@ pub fn run(
         .build_local(tokio::runtime::LocalOptions::default())
         .map_err(AgentError::Process)?;
     let process = start::ProcessState { log: log.clone(), descriptors, table, helper };
+    let failure = supervisor.as_ref().map(Supervisor::failure_channel).transpose();
+    let failure = failure.map_err(AgentError::Process)?;
     let result = runtime.block_on(async {
-        let (mut agent, mut inbox) = Agent::start(options, given, supervisor, process).await?;
+        let started = Agent::start(options, given, supervisor, process).await;
+        let (mut agent, mut inbox) = match started {
+            Ok(started) => started,
+            Err(error) => {
+                failure.into_iter().for_each(|channel| channel.report(&error.to_string()));
+                return Err(error);
+            }
+        };
+        drop(failure);
         agent.work(&mut inbox).await;
         Ok(())
     });
@@ -225,6 +238,7 @@ struct Agent {
     tunnels: Tunnels,
     draining: Option<Drain>,
     supervisor: Option<Supervisor>,
+    restarting: Restarting,
     /// The sandbox that is in force; `None` if the policy disables it.
     sandbox: Option<Arc<Sandbox>>,
     user_names: UserNames,
@@ -239,6 +253,7 @@ struct Inbox {
     tuns: mpsc::Receiver<OpenedTun>,
     /// Reports of the driver of IKE.
     ike_notices: mpsc::Receiver<IkeNotice>,
+    supervisor_reports: mpsc::Receiver<SupervisorReport>,
     signals: Signals,
 }
 
@@ -291,13 +306,14 @@ impl Agent {
         let mut growth = tokio::time::interval(GROWTH_INTERVAL);
         growth.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         let private = self.options.private;
-        let Inbox { requests, run_events, tuns, ike_notices, signals } = inbox;
+        let Inbox { requests, run_events, tuns, ike_notices, supervisor_reports, signals } = inbox;
         loop {
             tokio::select! {
                 Some(pending) = requests.recv() => self.take_request(pending).await,
                 Some(event) = run_events.recv() => self.take_run_event(event).await,
                 Some(opened) = tuns.recv() => self.take_tun(opened),
                 Some(notice) = ike_notices.recv() => self.runs.take_notice(notice),
+                Some(report) = supervisor_reports.recv() => self.take_supervisor_report(report),
                 _ = growth.tick(), if self.workers.may_grow() => self.workers.grow().await,
                 cpu = self.workers.wanted() => self.workers.place(cpu),
                 _ = files.tick() => {
@@ -339,7 +355,9 @@ impl Agent {
                 }
             }
         }
-        if self.changing.refuse_all(&self.shared.log) {
+        let has_refused_restarts =
+            self.restarting.fail("the agent ended before a new agent served");
+        if self.changing.refuse_all(&self.shared.log) || has_refused_restarts {
             // Lets the tasks of control connections write their answers.
             tokio::task::yield_now().await;
         }

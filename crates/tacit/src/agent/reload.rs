@@ -40,6 +40,8 @@ const NOT_CONFIRMED: &str = "no confirmation";
 const UNCONFIRMED: &str = "the policy was not installed: the policy in use waits for a \
                            confirmation; run `tacit confirm` first, or reload with --confirm";
 const ENDING: &str = "the policy was not installed: the agent is ending";
+const RESTARTING: &str = "the policy was not installed: a new agent is starting, and it reads the \
+                          policy file itself; run `tacit reload` again when the new agent serves";
 /// A preparation that takes longer than this is logged.
 const PREPARATION_TIME_NOTED: Duration = Duration::from_secs(10);
 
@@ -142,6 +144,8 @@ impl Agent {
         let is_for_a_time = matches!(origin, ReloadOrigin::Operator(_, _, Some(_)));
         let refusal = if self.draining.is_some() {
             ENDING
+        } else if self.restarting.is_under_way() {
+            RESTARTING
         } else if self.confirmation.is_waiting() && !is_for_a_time {
             UNCONFIRMED
         } else if self.changing.waiting.len() >= WAITING_MAX {

@@ -24,6 +24,7 @@ use super::listeners::Listeners;
 use super::opened::{Opened, RequiredListener};
 use super::passes::Passes;
 use super::reload::Changing;
+use super::restarting::{self, Restarting};
 use super::runs::Runs;
 use super::sandbox::Sandbox;
 use super::supervised::Supervisor;
@@ -114,6 +115,7 @@ impl Agent {
         let policy = &installed.policy;
         let metrics = Metrics::open(policy, &mut handover, &control.requests, &shared.log)?;
         let (tunnels, ike_notices) = Tunnels::open(policy)?;
+        let (reports, supervisor_reports) = mpsc::channel(restarting::REPORTS_MAX);
         let sandbox = enter_sandbox(policy, &options, &shared);
         sandbox.iter().for_each(|sandbox| sandbox.confine_signer(&signer, &shared.log));
         let workers = start_workers(policy, &shared, sandbox.as_deref()).await;
@@ -139,12 +141,15 @@ impl Agent {
             tunnels,
             draining: None,
             supervisor,
+            restarting: Restarting::new(reports),
             sandbox,
             user_names: UserNames::new(),
             freed_memory: FreedMemory::default(),
         };
         agent.begin(handover, launcher, helper).await?;
-        Ok((agent, Inbox { requests: received, run_events, tuns, ike_notices, signals }))
+        let requests = received;
+        let inbox = Inbox { requests, run_events, tuns, ike_notices, supervisor_reports, signals };
+        Ok((agent, inbox))
     }
 
     /// Begins to serve, releases the predecessor, and continues its runs.
@@ -156,6 +161,9 @@ impl Agent {
     ) -> Result<(), AgentError> {
         self.listeners.serve(&self.workers).await;
         let runs = self.release_predecessor(handover)?;
+        if self.options.take_over {
+            self.supervisor.iter_mut().for_each(Supervisor::released);
+        }
         self.sockets_mut().for_each(Opened::take_file);
         let live = self.shared.live.load_full();
         self.shared.log.info(self.serving(&live));

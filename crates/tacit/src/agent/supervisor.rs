@@ -8,6 +8,10 @@
 //!   tacit agent (supervisor) ──starts──> tacit agent ──"ready", "restart"──> supervisor
 //! ```
 //!
+//! If a successor fails before it serves, the supervisor reports the reason to the serving agent.
+//! If the predecessor no longer accepts connections at that time, the supervisor starts another
+//! agent, as after a crash.
+//!
 //! The supervisor of a private agent (an agent for one run) is a fork of the launcher `tacit run`.
 //! This supervisor ignores signals. When the run ends, its agents end, and then this supervisor
 //! ends.
@@ -20,6 +24,7 @@
 //! The command `tacit agent --no-supervisor` starts an agent without a supervisor. `tacit restart`
 //! cannot restart this agent.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -36,7 +41,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::supervised::Supervisor;
+use super::supervised::{Supervisor, parse_reason, reason_line};
 use super::{AgentOptions, PassedSockets, service_manager};
 use crate::control::secret::SuccessorSecret;
 use crate::exit::{EXIT_FAILURE, EXIT_OK, complain_of};
@@ -55,6 +60,8 @@ const CRASH_PAUSE: Duration = Duration::from_secs(1);
 const CRASHES_TIME: Duration = Duration::from_secs(60);
 /// The maximum number of crashes in [`CRASHES_TIME`].
 const CRASHES_MAX: usize = 5;
+/// How long the supervisor waits for the last messages of a successor that has ended.
+const LAST_MESSAGES_WAIT: Duration = Duration::from_millis(20);
 /// The process name of the supervisor of a private agent, with at most 15 characters.
 const PRIVATE_NAME: &str = "tacit-supervise";
 
@@ -167,6 +174,13 @@ struct Started {
     channel: UnixStream,
 }
 
+/// The channel to a running agent, for reports.
+struct Channel {
+    stream: UnixStream,
+    /// Whether the agent reads reports. Older ones do not.
+    reads_reports: bool,
+}
+
 /// How an agent gets its listening sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Start {
@@ -182,10 +196,14 @@ struct Agents {
     /// The secret that authenticates a successor to its predecessor.
     secret: SuccessorSecret,
     running: Vec<u32>,
+    /// The channels to agents, by process ID.
+    channels: BTreeMap<u32, Channel>,
+    /// The successors that are starting, each with the reason of its failure if it sent one.
+    starting: BTreeMap<u32, Option<String>>,
     /// The agent that was ready last.
     ready: Option<u32>,
-    /// The agent that others do not replace: it was ready last, or was started when no other agent
-    /// served. Older agents drain.
+    /// The agent that others do not replace: it was ready last, has released its predecessor, or
+    /// was started when no other agent served. Older agents drain.
     serving: Option<u32>,
     /// The status of a serving agent that has failed; `None` if another one serves.
     failure: Option<u8>,
@@ -213,10 +231,33 @@ enum Outcome {
     OnlyDraining,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Message {
+    ReadsReports,
+    /// The agent has released its predecessor.
+    Released,
     Ready,
     Restart,
+    /// The agent cannot start, for this reason.
+    Failed(String),
+    /// A successor ended while it was starting.
+    Ended,
+}
+
+impl Message {
+    /// Parses a line without its end; `None` for a line of a newer version.
+    fn parse(line: &str) -> Option<Self> {
+        if let Some(reason) = parse_reason("failed", line) {
+            return Some(Self::Failed(reason));
+        }
+        match line {
+            "reads-reports" => Some(Self::ReadsReports),
+            "released" => Some(Self::Released),
+            "ready" => Some(Self::Ready),
+            "restart" => Some(Self::Restart),
+            _ => None,
+        }
+    }
 }
 
 /// Supervises a running agent, or starts the first one.
@@ -238,6 +279,8 @@ async fn supervise(
         arguments,
         secret,
         running: Vec::new(),
+        channels: BTreeMap::new(),
+        starting: BTreeMap::new(),
         ready: None,
         serving: None,
         failure: None,
@@ -268,13 +311,7 @@ async fn supervise(
         outcome = Outcome::Run;
         tokio::select! {
             _ = ended.recv() => outcome = agents.reap()?,
-            Some((pid, message)) = received.recv() => match message {
-                Message::Ready => {
-                    agents.note_ready(pid);
-                    service_manager::notify_ready(pid);
-                }
-                Message::Restart => agents.replace(),
-            },
+            Some((pid, message)) = received.recv() => outcome = agents.take_message(pid, message),
             _ = restart.recv() => agents.replace(),
             _ = hangup.recv(), if !private => agents.reload(),
             _ = terminate.recv(), if !private => agents.end(),
@@ -295,6 +332,9 @@ impl Agents {
             command.arg("--take-over");
         }
         let pid = process::own_process_group(&mut command).spawn()?.id();
+        if start == Start::Successor {
+            self.starting.insert(pid, None);
+        }
         self.follow(Started { pid, channel: ours })
     }
 
@@ -314,15 +354,12 @@ impl Agents {
         let Started { pid, channel } = started;
         self.running.push(pid);
         channel.set_nonblocking(true)?;
+        self.channels.insert(pid, Channel { stream: channel.try_clone()?, reads_reports: false });
         let mut lines = BufReader::new(tokio::net::UnixStream::from_std(channel)?).lines();
         let messages = self.messages.clone();
         tokio::task::spawn_local(async move {
             while let Ok(Some(line)) = lines.next_line().await {
-                let message = match line.as_str() {
-                    "ready" => Message::Ready,
-                    "restart" => Message::Restart,
-                    _ => continue,
-                };
+                let Some(message) = Message::parse(&line) else { continue };
                 if messages.send((pid, message)).await.is_err() {
                     return;
                 }
@@ -331,13 +368,74 @@ impl Agents {
         Ok(())
     }
 
+    fn take_message(&mut self, pid: u32, message: Message) -> Outcome {
+        match message {
+            Message::ReadsReports => {
+                let channel = self.channels.get_mut(&pid);
+                channel.into_iter().for_each(|channel| channel.reads_reports = true);
+                self.report_to(pid, "reports\n");
+            }
+            Message::Released => {
+                self.starting.remove(&pid);
+                self.serving = Some(pid);
+            }
+            Message::Ready => {
+                self.starting.remove(&pid);
+                self.note_ready(pid);
+                service_manager::notify_ready(pid);
+            }
+            Message::Restart => self.replace(),
+            Message::Failed(reason) => {
+                if let Some(known) = self.starting.get_mut(&pid) {
+                    *known = Some(reason);
+                }
+            }
+            // Its message `released` arrived after its end was known.
+            Message::Ended if self.serving == Some(pid) => {
+                self.failure = Some(EXIT_FAILURE);
+                return Outcome::OnlyDraining;
+            }
+            Message::Ended => self.report_failure(pid),
+        }
+        Outcome::Run
+    }
+
+    /// Reports to the serving agent that a successor has failed, unless another one is starting.
+    fn report_failure(&mut self, pid: u32) {
+        let Some(reason) = self.starting.remove(&pid) else { return };
+        if !self.starting.is_empty() {
+            return;
+        }
+        let unknown = || format!("the process of the new agent, {pid}, ended before it served");
+        self.report_restart_failed(&reason.unwrap_or_else(unknown));
+    }
+
+    fn report_restart_failed(&self, reason: &str) {
+        self.report(&reason_line("restart-failed", reason));
+    }
+
+    /// Sends a report to the serving agent.
+    fn report(&self, line: &str) {
+        self.serving.into_iter().for_each(|pid| self.report_to(pid, line));
+    }
+
+    fn report_to(&self, pid: u32, line: &str) {
+        let Some(channel) = self.channels.get(&pid).filter(|channel| channel.reads_reports) else {
+            return;
+        };
+        // The agent may have ended. Reports are so few and short that the socket has space for them.
+        let _ = (&channel.stream).write_all(line.as_bytes());
+    }
+
     /// Starts a successor. If that fails, the current agent continues to serve.
     fn replace(&mut self) {
         if self.ending {
-            return;
+            return self.report_restart_failed("the agent is ending");
         }
+        self.report("restart-begins\n");
         if let Err(error) = self.start(Start::Successor) {
             report_no_successor(&error);
+            self.report_restart_failed(&error.to_string());
         }
     }
 
@@ -355,6 +453,7 @@ impl Agents {
         let mut has_crashed = false;
         let mut failed = None;
         let mut serving_failed = None;
+        let mut ended = Vec::new();
         self.running.retain(|pid| match process::try_wait(*pid) {
             Ok(None) => true,
             Ok(Some(status)) => {
@@ -377,6 +476,7 @@ impl Agents {
                 if self.serving == Some(*pid) && code != EXIT_OK {
                     serving_failed = Some(code);
                 }
+                ended.push(*pid);
                 false
             }
             Err(error) => {
@@ -387,6 +487,7 @@ impl Agents {
         if let Some(error) = failed {
             return Err(error);
         }
+        ended.into_iter().for_each(|pid| self.forget(pid));
         if serving_failed.is_some() {
             self.failure = serving_failed;
         }
@@ -398,6 +499,19 @@ impl Agents {
             (true, true) => Outcome::Crashed(code),
             (true, false) => Outcome::Ended(code),
         })
+    }
+
+    /// Forgets an agent that has ended. If it was a successor that was starting, its last messages
+    /// may still be in the channel, so its failure is reported a moment later.
+    fn forget(&mut self, pid: u32) {
+        self.channels.remove(&pid);
+        if self.starting.contains_key(&pid) {
+            let messages = self.messages.clone();
+            tokio::task::spawn_local(async move {
+                tokio::time::sleep(LAST_MESSAGES_WAIT).await;
+                let _ = messages.send((pid, Message::Ended)).await;
+            });
+        }
     }
 
     /// Lets the serving agent reload its policy. SIGHUP would kill an agent that is starting, so

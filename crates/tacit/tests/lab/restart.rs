@@ -4,13 +4,14 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
-use std::process::Stdio;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::harness::{
-    Agent, Lab, PATIENCE, TACIT, connect, echo, free_port, policy, text_of, wait_for,
+    Agent, Lab, PATIENCE, TACIT, connect, echo, free_port, policy, signal_process, text_of,
+    wait_for,
 };
 use crate::peers::{dial, exchange, ping};
 
@@ -150,13 +151,69 @@ fn a_successor_that_cannot_start_changes_nothing() {
     let taken = rules + &permit("taken", &format!("unix:{}", file.display()), app);
     for (text, reason) in [("nonsense = 1\n".into(), "nonsense"), (taken, "not a socket")] {
         agent.write_policy(&text);
-        agent.ok(&["restart"]);
-        agent.wait_for_log(reason);
+        let failed = agent.verb(&["restart"]);
+        let shown = text_of(&failed);
+        assert_eq!(failed.status.code(), Some(1), "{shown}");
+        assert!(shown.contains(reason) && shown.contains("no new agent serves"), "{shown}");
+        agent.wait_for_log(" restart-failed ");
         wait_for("the successor's end", || agent.serving_pids() == before);
         assert!(ping(&mut connect(("127.0.0.1", port))));
         assert!(path.exists(), "the socket file is the serving agent's");
         assert!(ping(&mut *dial(&unix)));
         assert_eq!(agent.show("rules")["rules"].as_array().unwrap().len(), 2);
+    }
+}
+
+#[test]
+fn a_restart_whose_successor_is_killed_fails() {
+    let lab = Lab::new();
+    let port = free_port();
+    let agent = lab.agent(&permit("tcp", &format!("127.0.0.1:{port}"), echo()));
+    let before = agent.serving_pids();
+    let blocked = BlockedPolicy::new(&agent);
+    let mut restart = blocked.restart(&agent);
+    let refused = text_of(&agent.verb(&["reload"]));
+    assert!(refused.contains("a new agent is starting"), "{refused}");
+    let starting = || agent.serving_pids().into_iter().find(|pid| !before.contains(pid));
+    wait_for("the successor", || starting().is_some());
+    signal_process(starting().unwrap(), "KILL");
+    assert_eq!(restart.wait().unwrap().code(), Some(1));
+    agent.wait_for_log("ended before it served");
+    drop(blocked);
+    agent.ok(&["reload"]);
+    agent.ok(&["restart"]);
+    assert!(ping(&mut connect(("127.0.0.1", port))));
+}
+
+/// Keeps a successor from reading its policy: the policy file is a FIFO.
+struct BlockedPolicy<'a> {
+    agent: &'a Agent,
+    text: String,
+}
+
+impl<'a> BlockedPolicy<'a> {
+    fn new(agent: &'a Agent) -> Self {
+        let text = std::fs::read_to_string(&agent.policy).unwrap();
+        std::fs::remove_file(&agent.policy).unwrap();
+        assert!(Command::new("mkfifo").arg(&agent.policy).status().unwrap().success());
+        Self { agent, text }
+    }
+
+    /// Requests a restart, and waits until the successor is being started.
+    fn restart(&self, agent: &Agent) -> Child {
+        let before = agent.serving_pids();
+        let mut command = Command::new(TACIT);
+        command.args(["restart", "--control"]).arg(&agent.control);
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        wait_for("the successor's start", || agent.serving_pids() != before);
+        child
+    }
+}
+
+impl Drop for BlockedPolicy<'_> {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.agent.policy).unwrap();
+        std::fs::write(&self.agent.policy, &self.text).unwrap();
     }
 }
 
