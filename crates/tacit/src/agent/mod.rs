@@ -344,6 +344,7 @@ impl Agent {
                     }
                 }
                 due = self.changing.due() => self.take_change(due).await,
+                () = self.passes.due() => self.look_at_connections(),
                 // A private agent ends with its run. It ignores signals for the process group,
                 // which are meant for the program.
                 _ = signals.stop.recv(), if !private || self.has_outlived_run() => break,

@@ -15,6 +15,9 @@ use crate::live::Live;
 use crate::log::Event;
 use crate::session::{Pass, Peers};
 
+/// The shortest time between two checks of ages, because each check visits all connections.
+const AGES_INTERVAL: Duration = Duration::from_secs(1);
+
 /// What the next pass has to check, and the pass in progress.
 #[derive(Debug)]
 pub(super) struct Passes {
@@ -48,28 +51,28 @@ impl Passes {
         self.replaced.push(before);
     }
 
-    /// Whether no pass is in progress. Takes the result of a pass that has ended.
-    fn is_idle(&mut self) -> bool {
-        let Some(UnderWay { result, ages }) = &mut self.under_way else { return true };
-        let next = match result.try_recv() {
-            Err(oneshot::error::TryRecvError::Empty) => return false,
-            Ok(next) => next,
-            // The pass has failed: check ages again at once.
-            Err(oneshot::error::TryRecvError::Closed) => Some(Duration::ZERO),
+    /// Waits until a pass has ended or, if none is in progress, until the next check of ages is due.
+    pub(super) async fn due(&mut self) {
+        let Some(UnderWay { result, ages }) = &mut self.under_way else {
+            return match self.age_due {
+                Some(due) => tokio::time::sleep_until(due).await,
+                None => std::future::pending().await,
+            };
         };
+        // If the pass has failed, ages are checked again soon.
+        let next = result.await.unwrap_or(Some(Duration::ZERO));
         if *ages {
-            let due = next.and_then(|after| Instant::now().checked_add(after));
+            let due = next.and_then(|after| Instant::now().checked_add(after.max(AGES_INTERVAL)));
             self.age_due = self.age_due.into_iter().chain(due).min();
         }
         self.under_way = None;
-        true
     }
 }
 
 impl Agent {
     /// Begins a pass over the open connections if one is due and none is in progress.
     pub(super) fn look_at_connections(&mut self) {
-        if !self.passes.is_idle() {
+        if self.passes.under_way.is_some() {
             return;
         }
         let table = Arc::clone(&self.shared.table);

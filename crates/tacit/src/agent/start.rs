@@ -89,13 +89,11 @@ impl Agent {
         if !installed.policy.agent.accounting {
             meter::turn_off();
         }
-        let connections_max = connections_max(installed.limits(), descriptors);
-        warn_of_few(connections_max, installed.limits(), &log);
+        let connections_max = connections_max(installed.limits(), descriptors, &log);
         let shared = shared(&installed, &options, table, connections_max, log).await?;
         let secret = supervisor.as_ref().and_then(Supervisor::secret);
         let Sources { mut handover, launcher } = Sources::new(&options, given, secret, &shared)?;
-        // From here on there are socket files to remove, so signals must not end the process at
-        // once.
+        // From here on, signals must not end the process before it has removed its socket files.
         let signals = Signals::watch().map_err(AgentError::Process)?;
         let congestion_control = shared.congestion_control.clone();
         let listeners = Listeners::open(&installed.policy, &mut handover, congestion_control)
@@ -445,17 +443,17 @@ fn congestion_control(policy: &Policy, log: &Log) -> Option<String> {
 /// A warning is logged if fewer connections than this are possible and the policy allows more.
 const FEW_CONNECTIONS: usize = 1000;
 
-/// Warns if the limit of open files allows far fewer connections than the policy.
-fn warn_of_few(connections_max: usize, limits: &Limits, log: &Log) {
+/// The number of connections that the policy and the limit of open files allow. Logs a warning if
+/// these are few, and the policy allows more.
+fn connections_max(limits: &Limits, descriptors: u64, log: &Log) -> usize {
+    let pairs = descriptors.saturating_sub(DESCRIPTORS_RESERVED) / 2;
+    let pairs = usize::try_from(pairs).unwrap_or(usize::MAX);
+    let connections_max = limits.connections.min(pairs).max(1);
     if connections_max < FEW_CONNECTIONS.min(limits.connections) {
         let next = "raise the limit of open files (LimitNOFILE= of the systemd unit, or ulimit \
                     -n): each connection needs two descriptors";
         let event = Event::new("few-descriptors").value("connections", connections_max);
         log.warn(event.value("wanted", limits.connections).field("next", next));
     }
-}
-
-fn connections_max(limits: &Limits, descriptors: u64) -> usize {
-    let pairs = descriptors.saturating_sub(DESCRIPTORS_RESERVED) / 2;
-    limits.connections.min(usize::try_from(pairs).unwrap_or(usize::MAX)).max(1)
+    connections_max
 }

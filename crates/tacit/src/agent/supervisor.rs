@@ -423,7 +423,7 @@ impl Agents {
         let Some(channel) = self.channels.get(&pid).filter(|channel| channel.reads_reports) else {
             return;
         };
-        // The agent may have ended. Reports are so few and short that the socket has space for them.
+        // The agent may have ended. The socket has space for all reports: they are few and short.
         let _ = (&channel.stream).write_all(line.as_bytes());
     }
 
