@@ -11,7 +11,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::error::CredentialFault;
 use super::expiry::now_seconds;
-use super::pem::{certificates, facts_of, is_der, is_pkcs12, read};
+use super::pem::{certificates, check_all, facts_of, is_der, is_pkcs12, read};
 use crate::facts::CertificateFacts;
 use crate::files::{FileStamp, is_exposed};
 use crate::signer::{KeyProvider, PairFile, RemoteKey, signing_key};
@@ -61,6 +61,7 @@ pub(crate) fn read_pair(cert: &Path, key: &Path) -> Result<ChainAndKey, PairFaul
     if content.stamp != certs.stamp && private_keys(&certs.bytes).next().is_some() {
         refuse_exposed(certs.mode).map_err(at_cert)?;
     }
+    check_all(&chain).map_err(at_cert)?;
     let facts = facts_of(&chain, 0).map_err(at_cert)?;
     check_leaf(&facts, now_seconds()).map_err(at_cert)?;
     let key = any_supported_type(&private).map_err(|_| at_key(CredentialFault::KeyUnusable))?;

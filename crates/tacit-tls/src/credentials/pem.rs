@@ -11,11 +11,22 @@ use crate::files::{self, FileContent, ReadError};
 
 /// Reads a file of certificates, keys or CRLs.
 pub(super) fn read(path: &Path) -> Result<FileContent, CredentialFault> {
-    files::read(path).map_err(|error| match error {
+    let mut content = files::read(path).map_err(|error| match error {
         ReadError::Io(error) => CredentialFault::Unreadable(error),
         ReadError::NotRegular => CredentialFault::NotRegular,
         ReadError::TooLarge => CredentialFault::TooLarge,
-    })
+    })?;
+    hide_byte_order_mark(&mut content.bytes);
+    Ok(content)
+}
+
+/// Editors of Windows write a byte order mark at the beginning of a text, so the first BEGIN line
+/// would not be at the beginning of its line.
+fn hide_byte_order_mark(bytes: &mut [u8]) {
+    if let [first @ 0xef, second @ 0xbb, third @ 0xbf, ..] = bytes {
+        // An empty line in its place: the bytes of a key are not copied.
+        (*first, *second, *third) = (b' ', b' ', b'\n');
+    }
 }
 
 /// Returns the certificates of a PEM file, in the order of the file; at least one.
@@ -32,6 +43,11 @@ pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, C
         });
     }
     Ok(chain)
+}
+
+/// Checks that all of these certificates are valid X.509. Peers get the whole chain.
+pub(super) fn check_all(chain: &[CertificateDer<'_>]) -> Result<(), CredentialFault> {
+    (0..chain.len()).try_for_each(|index| facts_of(chain, index).map(drop))
 }
 
 /// Returns the facts of one of these certificates.

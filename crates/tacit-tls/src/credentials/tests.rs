@@ -100,6 +100,27 @@ fn files_that_cannot_be_used_are_refused_with_the_next_step() {
 }
 
 #[test]
+fn each_certificate_of_a_chain_is_checked() {
+    let directory = Directory::new();
+    let ca = Ca::new("CA");
+    let leaf = ca.leaf(LeafKind::Valid);
+    let not_x509 = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    write(&directory, &leaf);
+    directory.write("web.pem", format!("{}{}{not_x509}", leaf.cert_pem, ca.pem()), 0o644);
+    let line = refusal(&directory);
+    assert!(line.contains("web.pem: certificate 3 in the file is not valid X.509"), "{line}");
+}
+
+#[test]
+fn a_byte_order_mark_is_ignored() {
+    let directory = Directory::new();
+    let leaf = Ca::new("CA").leaf(LeafKind::Valid);
+    directory.write("web.pem", format!("\u{feff}{}", leaf.cert_pem), 0o644);
+    directory.write("web.key", format!("\u{feff}{}", leaf.key_pem), 0o600);
+    assert_eq!(load(&directory).unwrap().certified_key.cert.len(), 1);
+}
+
+#[test]
 fn a_key_that_others_can_read_is_refused_wherever_it_stands() {
     let directory = Directory::new();
     let leaf = Ca::new("CA").leaf(LeafKind::Valid);
