@@ -30,11 +30,11 @@ pub enum ClientCert {
 /// How the server treats the certificate that it requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCertPolicy {
-    /// The preset that the policy names; `None`: the policy sets each setting separately.
+    /// The preset in the policy. `None`: the policy contains each setting separately.
     pub preset: Option<Preset>,
     /// What happens to a client without a certificate.
     pub absent: Absent,
-    /// How a certificate is checked.
+    /// How tacit checks a client certificate.
     pub chain: ChainCheck,
 }
 
@@ -47,44 +47,44 @@ pub enum Absent {
     Deny,
 }
 
-/// How a certificate is checked.
+/// How tacit checks a client certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChainCheck {
-    /// It is not checked: `invalid = "allow"`. The client gets no name.
+    /// tacit does not check the certificate (`invalid = "allow"`). The client gets no name.
     Waived,
-    /// Its chain, validity period, usage and revocation are checked.
+    /// tacit checks the chain, validity period, usage and revocation of the certificate.
     Made {
-        /// The name of the trust.
+        /// The NAME of the table `[trust.NAME]` with the CA certificates.
         trust: String,
-        /// What happens if the check fails.
+        /// What tacit does if the check fails.
         invalid: Invalid,
-        /// The source of the client's name if the check succeeds.
+        /// Where the client's name comes from if the check succeeds.
         name: PeerName,
     },
 }
 
-/// What happens to a client with a certificate that fails its check.
+/// What tacit does if the check of a client certificate fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalid {
-    /// The failure is logged, and the connection continues without a client name.
+    /// tacit logs the failure, and continues the connection without a client name.
     Log,
     /// The connection is rejected.
     Deny,
 }
 
-/// The source of the name of a client with a trusted certificate.
+/// Where the name of a client comes from, if its certificate is trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerName {
     /// The client has no name.
     None,
-    /// The name is from the certificate.
+    /// The certificate contains the name of the client.
     Certificate,
-    /// The name is from the identity map with this name. A client without a name in the map is
-    /// rejected.
+    /// An identity map, `[[map.NAME]]`, gives the client its name. tacit rejects a client that
+    /// matches no entry of the map.
     Map(String),
 }
 
-/// A named combination of settings.
+/// A combination of client certificate settings that has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // The module documentation describes them.
 pub enum Preset {
@@ -97,11 +97,11 @@ pub enum Preset {
 }
 
 impl Preset {
-    /// Every preset.
+    /// All presets of `client-cert`.
     pub const ALL: [Self; 6] =
         [Self::Preferred, Self::Required, Self::Full, Self::PassThru, Self::AtFull, Self::SafCheck];
 
-    /// Returns the word in the policy.
+    /// Returns the word for this preset in a policy.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -125,7 +125,7 @@ impl Preset {
 }
 
 impl ClientCert {
-    /// Returns how the requested certificate is treated; `None`: none is requested.
+    /// Returns how the server treats the client certificate. `None`: it requests no certificate.
     #[must_use]
     pub fn requested(&self) -> Option<&ClientCertPolicy> {
         match self {
@@ -134,7 +134,8 @@ impl ClientCert {
         }
     }
 
-    /// Returns the name of the trust against which certificates are checked, if they are checked.
+    /// Returns the NAME of the `[trust.NAME]` that verifies certificates. `None`: tacit does not
+    /// check certificates.
     #[must_use]
     pub fn trust(&self) -> Option<&str> {
         match &self.requested()?.chain {
@@ -143,7 +144,7 @@ impl ClientCert {
         }
     }
 
-    /// Returns the name of the identity map in which clients must have a name, if any.
+    /// Returns the name of the identity map that gives clients their names. `None`: no map.
     #[must_use]
     pub fn map(&self) -> Option<&str> {
         match &self.requested()?.chain {
@@ -153,7 +154,7 @@ impl ClientCert {
     }
 }
 
-/// Writes the preset, or the settings.
+/// Writes the name of the preset; without a preset, writes each setting.
 impl fmt::Display for ClientCert {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(ClientCertPolicy { preset, absent, chain }) = self.requested() else {

@@ -55,7 +55,7 @@ pub const LATE_MAX: usize = 1024;
 /// A program's query that waits for its answer.
 #[derive(Clone, Debug)]
 pub struct QueryWaiter<T> {
-    /// The query.
+    /// The query, as the program sent it.
     pub query: Query,
     /// The maximum size of the answer.
     pub bytes_max: usize,
@@ -70,33 +70,33 @@ pub enum ClientAction<T> {
     Open {
         /// The number of the new socket.
         socket: u64,
-        /// The server.
+        /// The address of the DNS server.
         server: SocketAddr,
     },
     /// Send a datagram.
     Send {
-        /// The socket.
+        /// The number of the socket.
         socket: u64,
-        /// The complete message.
+        /// The complete DNS message.
         message: Vec<u8>,
     },
     /// Close a socket.
     Close {
-        /// The socket.
+        /// The number of the socket.
         socket: u64,
     },
     /// Send the query over TCP, and pass the answer to [`DnsClient::streamed`].
     Stream {
         /// The number of the query.
         number: u64,
-        /// The server.
+        /// The address of the DNS server.
         server: SocketAddr,
-        /// The message, without the two bytes of its length.
+        /// The DNS message, without the two bytes of its length.
         message: Vec<u8>,
-        /// The timeout.
+        /// How long to wait for the answer.
         time: Duration,
     },
-    /// Send the answer to the waiters.
+    /// Send the answer to the programs that wait for it.
     Finish(FinishedQuery<T>),
 }
 
@@ -105,19 +105,19 @@ pub enum ClientAction<T> {
 pub struct FinishedQuery<T> {
     /// The response of a server; `None` if no server has answered.
     pub response: Option<Vec<u8>>,
-    /// The queries that wait for it.
+    /// The queries of programs that wait for this response.
     pub waiters: Vec<QueryWaiter<T>>,
 }
 
-/// The error that [`WAITING_MAX`] queries wait already.
+/// The error for a new query when [`WAITING_MAX`] queries wait already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooMany;
 
 /// The data that the client needs for each call.
 pub struct QueryContext<'c> {
-    /// The time.
+    /// The current time.
     pub now: Instant,
-    /// The state of the servers.
+    /// Which DNS servers do not answer.
     pub health: &'c mut Health,
     /// A source of unpredictable numbers.
     pub random: &'c mut dyn FnMut() -> u64,
@@ -129,7 +129,7 @@ impl fmt::Debug for QueryContext<'_> {
     }
 }
 
-/// The client with its open queries. `T` is the type of the origin of a query.
+/// A DNS client with its open queries. `T` identifies the program that sent a query.
 #[derive(Debug)]
 pub struct DnsClient<T> {
     exchanges: HashMap<u64, Exchange<T>>,
@@ -142,31 +142,31 @@ pub struct DnsClient<T> {
     actions: VecDeque<ClientAction<T>>,
 }
 
-/// One query in progress.
+/// A query that is in progress.
 #[derive(Debug)]
 struct Exchange<T> {
     requested: Arc<OutgoingQuery>,
     waiters: Vec<QueryWaiter<T>>,
-    /// The servers in the order for this query, and the number of servers that were queried in this
-    /// round.
+    /// The servers in the order in which this query uses them. `next` is the number of servers that
+    /// were queried in this round.
     order: Vec<SocketAddr>,
     next: usize,
     round: u32,
     options: ResolverOptions,
-    /// When the next step is due.
+    /// When the client continues with the next server.
     due: Instant,
-    /// Messages without an answer.
+    /// The messages that no server has answered yet.
     open: Vec<SocketSlot>,
     tries: u32,
-    /// Whether to use EDNS: true until a server rejects it.
+    /// Whether to use EDNS (extensions of DNS). True until a server rejects EDNS.
     edns: bool,
-    /// The query that is being sent over TCP.
+    /// The DNS message that is being sent over TCP.
     stream: Option<Vec<u8>>,
-    /// A refusal or a truncated answer, used if there is no better one.
+    /// A refusal or a truncated answer. The program gets it if no server sends a better answer.
     fallback: Option<Vec<u8>>,
 }
 
-/// One message without an answer.
+/// A message that its server has not answered yet.
 #[derive(Debug)]
 struct Open {
     exchange: u64,
@@ -176,7 +176,7 @@ struct Open {
     message: Vec<u8>,
 }
 
-/// A message whose answer is no longer needed.
+/// A message of an ended query. The server may still answer the message.
 #[derive(Debug)]
 struct Late {
     slot: SocketSlot,
@@ -185,7 +185,7 @@ struct Late {
 }
 
 impl<T: PartialEq> DnsClient<T> {
-    /// A client without open queries.
+    /// Creates a client without queries.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -203,7 +203,7 @@ impl<T: PartialEq> DnsClient<T> {
     /// Starts a query. `to` is the server that the program chose.
     ///
     /// # Errors
-    /// Too many queries wait.
+    /// [`WAITING_MAX`] queries wait already.
     pub fn ask(
         &mut self,
         waiter: QueryWaiter<T>,
@@ -251,8 +251,8 @@ impl<T: PartialEq> DnsClient<T> {
         Ok(())
     }
 
-    /// Adds a waiter to an open query. If the waiter exists already, the program has repeated its
-    /// query.
+    /// Lets a program wait for a query that is already in progress. If the program waits already,
+    /// it has repeated its query, and the client may send the query again.
     fn join(
         &mut self,
         number: u64,
@@ -419,7 +419,7 @@ impl<T: PartialEq> DnsClient<T> {
         self.finish(number, Some(message.to_vec()), cx.now);
     }
 
-    /// Handles an answer over TCP; `None`: timeout.
+    /// Handles the answer to a query over TCP. `None` means that no answer arrived in time.
     pub fn streamed(&mut self, number: u64, message: Option<Vec<u8>>, cx: &mut QueryContext<'_>) {
         let Some(exchange) = self.exchanges.get_mut(&number) else { return };
         let Some(requested) = exchange.stream.take() else { return };
@@ -448,7 +448,8 @@ impl<T: PartialEq> DnsClient<T> {
         }
     }
 
-    /// Continues with the next step after an unusable message.
+    /// Queries the next server or finishes the query after an unusable answer, unless other answers
+    /// may still arrive.
     fn follow(&mut self, number: u64, cx: &mut QueryContext<'_>) {
         let Some(exchange) = self.exchanges.get(&number) else { return };
         let has_next = exchange.next < exchange.order.len();
@@ -457,7 +458,7 @@ impl<T: PartialEq> DnsClient<T> {
         }
     }
 
-    /// Finishes with the best answer so far.
+    /// Finishes the query with the best answer so far.
     fn give_up(&mut self, number: u64, cx: &mut QueryContext<'_>) {
         let Some(exchange) = self.exchanges.get_mut(&number) else { return };
         let fallback = exchange.fallback.take();
@@ -497,7 +498,7 @@ impl<T: PartialEq> DnsClient<T> {
         }
     }
 
-    /// Runs the steps that are due; see [`Self::next_wake`].
+    /// Handles the timers that have expired; see [`Self::next_wake`].
     pub fn tick(&mut self, cx: &mut QueryContext<'_>) {
         while let Some(number) = self.next_due(cx.now) {
             self.note_silent(number, cx);
@@ -512,14 +513,15 @@ impl<T: PartialEq> DnsClient<T> {
         }
     }
 
-    /// Closes each socket that has no open query.
+    /// Stops using the current sockets for new queries. Closes each of these sockets as soon as it
+    /// has no open query.
     pub fn retire_sockets(&mut self) {
         for socket in self.sockets.in_use() {
             self.retire(socket);
         }
     }
 
-    /// Uses a socket for no new query, and closes it if it has no open one.
+    /// Stops using a socket for new queries. Closes the socket if it has no open query.
     fn retire(&mut self, socket: u64) {
         if self.sockets.retire(socket) {
             self.actions.push_back(ClientAction::Close { socket });
@@ -552,7 +554,7 @@ impl<T: PartialEq> DnsClient<T> {
         [self.timers.next(), late, self.sockets.next_end()].into_iter().flatten().min()
     }
 
-    /// Returns the next action. Call this until it returns `None`.
+    /// Returns the next action of the caller. The caller repeats the call until it gets `None`.
     pub fn next_action(&mut self) -> Option<ClientAction<T>> {
         self.actions.pop_front()
     }

@@ -10,29 +10,31 @@ use super::super::health::Health;
 /// How long a server may take before the next server is queried too. A cached answer arrives within
 /// this time from anywhere on earth. Three servers fit into the shortest timeout of programs, 1 s.
 pub const NEXT_DELAY: Duration = Duration::from_millis(250);
-/// The same delay for a suspected server: one round trip across a continent.
+/// How long a suspected server may take before the next server is queried too. This time is one
+/// round trip across a continent.
 pub const SUSPECTED_DELAY: Duration = Duration::from_millis(50);
 
-/// The servers to query, and the options.
+/// The DNS servers to query, and the options for queries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerList {
-    /// The servers, in the order of the host's file.
+    /// The DNS servers, in the order of the host's `resolv.conf`.
     pub addresses: Vec<SocketAddr>,
-    /// Timeout, attempts and rotation.
+    /// The options `timeout`, `attempts` and `rotate` of `resolv.conf`.
     pub options: ResolverOptions,
 }
 
 /// Which servers may answer a query.
 #[derive(Clone, Copy, Debug)]
 pub enum Servers<'s> {
-    /// Any of these.
+    /// Any server of this list may answer.
     AnyOf(&'s ServerList),
-    /// Only the one that the program chose.
+    /// Only the server that the program chose may answer.
     Chosen(ResolverOptions),
 }
 
-/// Returns the order for one query. The server that the program chose comes first if it is in the
-/// list, and the servers after it follow. Suspected servers come last. `turn` counts queries.
+/// Returns the servers in the order in which one query uses them. If the list contains the server
+/// that the program chose, that server is the first. Suspected servers are the last. `turn` is the
+/// number of earlier queries.
 pub(super) fn order(
     servers: &ServerList,
     requested: Option<SocketAddr>,
@@ -54,7 +56,7 @@ pub(super) fn order(
     order
 }
 
-/// The delay before the next server is queried.
+/// Returns how long to wait for `server` before the next server is queried.
 pub(super) fn delay(server: SocketAddr, health: &Health, now: Instant) -> Duration {
     if health.is_suspected(server, now) { SUSPECTED_DELAY } else { NEXT_DELAY }
 }

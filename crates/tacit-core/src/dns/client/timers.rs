@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use super::order::{NEXT_DELAY, SUSPECTED_DELAY};
 
-/// The kind of delay.
+/// Which delay a timer has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TimerKind {
-    /// After a suspected server.
+    /// The delay after a query to a suspected server.
     Suspected,
-    /// After another server.
+    /// The delay after a query to a server that is not suspected.
     Next,
-    /// After the last server: its full timeout.
+    /// The full timeout, after a query to the last server or over TCP.
     Timeout(Duration),
 }
 
@@ -37,8 +37,8 @@ impl TimerKind {
     }
 }
 
-/// The due times of queries. Most queries end before they are due. A timer of such a query is
-/// removed when it reaches the front of the queue.
+/// The timers of all queries. Most queries end before their timer expires. The timer of an ended
+/// query is removed when the timer reaches the front of its queue.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     queues: [VecDeque<Timer>; 3],
@@ -51,7 +51,7 @@ struct Timer {
 }
 
 impl Timers {
-    /// Adds a timer. `is_current` returns whether it is still valid.
+    /// Adds a timer. `is_current` returns whether a timer is still valid.
     pub(super) fn push(
         &mut self,
         kind: TimerKind,
@@ -66,7 +66,7 @@ impl Timers {
         queue.push_back(Timer { number, due });
     }
 
-    /// Takes a timer that is due and valid.
+    /// Removes an expired and valid timer, and returns the number of its query.
     pub(super) fn pop(
         &mut self,
         now: Instant,
@@ -82,7 +82,7 @@ impl Timers {
         None
     }
 
-    /// Returns when the next timer is due. The query of this timer may have ended already.
+    /// Returns when the next timer expires. The query of this timer may have ended already.
     pub(super) fn next(&self) -> Option<Instant> {
         self.queues.iter().filter_map(|queue| queue.front()).map(|timer| timer.due).min()
     }

@@ -10,16 +10,16 @@ use crate::policy::client_cert::{
 use crate::policy::starttls::{Start, Starttls, StarttlsMode};
 use crate::policy::text::{TomlTable, TomlValue, word_list};
 
-/// The settings before their trust and map are resolved.
+/// The settings of `client-cert`, without the keys `trust` and `map`.
 struct Settings {
     preset: Option<Preset>,
     absent: Absent,
-    /// `None`: `invalid = "allow"`.
+    /// `None` stands for `invalid = "allow"`.
     invalid: Option<Invalid>,
     source: Source,
 }
 
-/// The source of a client's name.
+/// Where the name of a client comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
     Nowhere,
@@ -27,7 +27,7 @@ enum Source {
     Map,
 }
 
-/// Reads the level of a server rule; `None` after an error.
+/// Reads the key `client-cert` of a server rule. Returns `None` after an error.
 pub(super) fn read(table: &TomlTable<'_>, names: &Names<'_>) -> Option<ClientCert> {
     let fix = "set client-cert = \"none\", \"preferred\", \"required\" or another level; there is \
                no default";
@@ -56,7 +56,7 @@ pub(super) fn read(table: &TomlTable<'_>, names: &Names<'_>) -> Option<ClientCer
     requested(table, names, preset_settings(preset))
 }
 
-/// Reports a level that a client could bypass because the rule also accepts clear connections.
+/// Reports a rule that requires a client certificate, but also accepts clients without TLS.
 pub(super) fn refuse_in_clear(
     table: &TomlTable<'_>,
     level: &ClientCert,
@@ -92,7 +92,7 @@ fn preset_settings(preset: Preset) -> Settings {
     Settings { preset: Some(preset), absent: preset.absent(), invalid, source }
 }
 
-/// Reads `{ absent = …, invalid = …, identity = … }`.
+/// Reads a `client-cert` with separate settings: `{ absent = …, invalid = …, identity = … }`.
 fn custom(value: &TomlValue<'_>) -> Option<Settings> {
     let table = value.table(Scope::ClientCertTable, "`client-cert`")?;
     let fix = "set what happens to a client without a certificate: absent = \"allow\" or \"deny\"";

@@ -8,18 +8,19 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// The number of sockets in use for each server. For each query one of them is chosen at random.
+/// The number of sockets in use for each server. The client chooses one of these sockets at random
+/// for each query.
 pub const SOCKETS_PER_SERVER: usize = 2;
-/// The largest number of queries on one socket before it is replaced.
+/// The number of queries after which a socket is replaced.
 pub const QUERIES_PER_SOCKET_MAX: u32 = 2000;
 /// How long a socket is used for new queries.
 pub const SOCKET_LIFE: Duration = Duration::from_secs(5);
 
-/// The open sockets. `T` is the data of an ID.
+/// The open sockets of the DNS client. `T` is the data that the client stores for each query.
 #[derive(Debug)]
 pub(super) struct SocketSet<T> {
     sockets: HashMap<u64, Socket<T>>,
-    /// The sockets for new queries.
+    /// The sockets on which the client sends new queries.
     in_use: HashMap<SocketAddr, [Option<u64>; SOCKETS_PER_SERVER]>,
     opened: u64,
 }
@@ -33,14 +34,14 @@ struct Socket<T> {
     open: HashMap<u16, T>,
 }
 
-/// A socket and a message ID that is unique on it.
+/// A socket, and a message ID that is unique on this socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SocketSlot {
     pub(super) socket: u64,
     pub(super) id: u16,
 }
 
-/// A slot, and whether its socket must be opened first.
+/// A socket slot, and whether the caller must open the socket first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reserved {
     pub(super) slot: SocketSlot,
@@ -52,7 +53,7 @@ impl<T> SocketSet<T> {
         Self { sockets: HashMap::new(), in_use: HashMap::new(), opened: 0 }
     }
 
-    /// Reserves an ID for a query to a server.
+    /// Reserves a socket and a message ID for a query to a server.
     pub(super) fn reserve(
         &mut self,
         server: SocketAddr,
@@ -91,28 +92,28 @@ impl<T> SocketSet<T> {
         Reserved { slot: SocketSlot { socket: number, id }, is_new }
     }
 
-    /// The data of an ID.
+    /// Returns the data of the query with this socket and message ID.
     pub(super) fn get(&self, slot: SocketSlot) -> Option<&T> {
         self.sockets.get(&slot.socket)?.open.get(&slot.id)
     }
 
-    /// The data of an ID, mutable.
+    /// Returns a mutable reference to the data of the query with this socket and message ID.
     pub(super) fn entry(&mut self, slot: SocketSlot) -> Option<&mut T> {
         self.sockets.get_mut(&slot.socket)?.open.get_mut(&slot.id)
     }
 
-    /// The server of a socket.
+    /// Returns the server to which a socket is connected.
     pub(super) fn server(&self, socket: u64) -> Option<SocketAddr> {
         self.sockets.get(&socket).map(|socket| socket.server)
     }
 
-    /// The open queries of a socket.
+    /// Returns the queries of a socket that have no answer yet.
     pub(super) fn open(&self, socket: u64) -> Vec<SocketSlot> {
         let Some(found) = self.sockets.get(&socket) else { return Vec::new() };
         found.open.keys().map(|id| SocketSlot { socket, id: *id }).collect()
     }
 
-    /// Releases an ID; returns whether the socket must be closed.
+    /// Releases a message ID. Returns whether the caller must close the socket.
     pub(super) fn release(&mut self, slot: SocketSlot) -> bool {
         let Some(socket) = self.sockets.get_mut(&slot.socket) else { return false };
         socket.open.remove(&slot.id);
@@ -123,7 +124,7 @@ impl<T> SocketSet<T> {
         is_over
     }
 
-    /// Stops using a socket for new queries; returns whether it must be closed now.
+    /// Stops using a socket for new queries. Returns whether the caller must close the socket now.
     pub(super) fn retire(&mut self, number: u64) -> bool {
         let Some(socket) = self.sockets.get_mut(&number) else { return false };
         socket.is_retired = true;
@@ -142,19 +143,19 @@ impl<T> SocketSet<T> {
         is_over
     }
 
-    /// The sockets for new queries that are too old.
+    /// Returns the sockets that are too old for new queries.
     pub(super) fn too_old(&self, now: Instant) -> Vec<u64> {
         let mut old = self.in_use();
         old.retain(|number| self.sockets.get(number).is_some_and(|socket| socket.until <= now));
         old
     }
 
-    /// The sockets for new queries.
+    /// Returns the sockets on which the client sends new queries.
     pub(super) fn in_use(&self) -> Vec<u64> {
         self.in_use.values().flatten().flatten().copied().collect()
     }
 
-    /// When the next socket becomes too old.
+    /// Returns when the next socket becomes too old for new queries.
     pub(super) fn next_end(&self) -> Option<Instant> {
         let in_use = self.in_use.values().flatten().flatten();
         in_use.filter_map(|number| self.sockets.get(number)).map(|socket| socket.until).min()
