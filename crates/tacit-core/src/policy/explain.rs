@@ -81,7 +81,7 @@ impl TunnelExplanation {
         let without = match direction {
             Direction::Inbound => WITHOUT_INBOUND,
             Direction::Outbound => {
-                "only one run at a time uses the security associations (SAs). tacit drops \
+                "only one run at a time can use the security associations (SAs). tacit drops \
                  the packets that other runs send to the peer. No packet leaves in clear"
             }
         };
@@ -114,8 +114,8 @@ impl TunnelExplanation {
     }
 }
 
-const WITHOUT_INBOUND: &str = "packets from the peer do not reach the program, and the program's \
-                               answers do not leave in clear";
+const WITHOUT_INBOUND: &str = "packets from the peer do not reach the program. tacit sends no answer \
+                               of the program in clear";
 
 impl Display for TunnelExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -405,8 +405,8 @@ fn owner(selector: &str, found: Option<impl Display>, wanted: String) -> String 
         Some(found) => format!("{selector} {found} does not match {wanted}"),
         None => {
             format!(
-                "the {selector} of the flow is not known: only a rule with `deny` matches such a \
-                 flow"
+                "the {selector} of the flow is not known. If the {selector} is unknown, only rules \
+                 with `deny` match"
             )
         }
     }
@@ -578,7 +578,7 @@ deny = true
             (
                 32,
                 "psql",
-                "the program of the flow is not known: only a rule with `deny` matches such a flow",
+                "the program of the flow is not known. If the program is unknown, only rules with `deny` match",
             ),
             (37, "ann", "user bob does not match ann, 1000"),
             (42, "near", "local port 40000 does not match 1-1024"),

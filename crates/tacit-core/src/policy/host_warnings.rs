@@ -194,7 +194,7 @@ impl HostPolicy<'_> {
         if clients.any(|client| denied(client).is_none()) {
             return None;
         }
-        let message = effect.on(&format!("all clients of port {SSH_PORT} (SSH)"));
+        let message = effect.on(&format!("all clients that connect to port {SSH_PORT} (SSH)"));
         let fix = format!(
             "add at the start of the rules: [[rule]] with name = \"ssh\", filter = \"permit\", \
              protocol = \"tcp\", local-ports = {SSH_PORT}, opened-by = \"remote\""

@@ -448,7 +448,7 @@ impl<T: PartialEq> DnsClient<T> {
         }
     }
 
-    /// Queries the next server or finishes the query after an unusable answer, unless other answers
+    /// Handles an unusable answer. Queries the next server; without one, waits for the answers that
     /// may still arrive.
     fn follow(&mut self, number: u64, cx: &mut QueryContext<'_>) {
         let Some(exchange) = self.exchanges.get(&number) else { return };

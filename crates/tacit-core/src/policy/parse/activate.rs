@@ -64,8 +64,8 @@ fn activation(name: &str, value: &TomlValue<'_>, needed: UserNeeded) -> Option<A
     let user = table.value("user").map_or(Some(None), |value| user(&value).map(Some));
     if needed == UserNeeded::Other && !table.holds("user") {
         let message = format!(
-            "the program of [activate.{name}] would run as the agent's user, but the nftables \
-             rules of [host] do not apply to this user"
+            "the program of [activate.{name}] would run as the agent's user. With [host], tacit \
+             does not protect the connections of this user"
         );
         let fix = "set `user` to another user, and run the agent as root; or move the activation \
                    and its rules to the policy of another agent";

@@ -123,7 +123,8 @@ fn parse_selector(text: &str) -> Result<AddressSelector, Fault> {
         return fault(format!("`{text}` is not an address"), fix);
     };
     if host == "localhost" || host.ends_with(".localhost") {
-        let message = format!("`{text}` is a loopback name, and tacit does not resolve such names");
+        let message =
+            format!("`{text}` is a loopback name, and tacit does not resolve loopback names");
         return fault(message, "write \"loopback\", \"127.0.0.1\" or \"::1\"");
     }
     Ok(AddressSelector::Name { host, wildcard: domain.is_some() })
@@ -381,7 +382,7 @@ mod tests {
             ),
             (
                 "*.localhost",
-                "`*.localhost` is a loopback name, and tacit does not resolve such names",
+                "`*.localhost` is a loopback name, and tacit does not resolve loopback names",
                 "write \"loopback\", \"127.0.0.1\" or \"::1\"",
             ),
         ] {

@@ -89,8 +89,8 @@ fn time(value: &TomlValue<'_>) -> Option<Timestamp> {
 fn warn(value: &TomlValue<'_>, client_cert: &ClientCert) {
     let denies = client_cert.requested().is_some_and(|policy| policy.absent == Absent::Deny);
     let message = if denies {
-        "`client-cert` requires a certificate, but the rule also accepts clients without TLS, and \
-         such a client cannot send a certificate"
+        "`client-cert` requires a certificate, but the rule also accepts clients without TLS. A \
+         client without TLS cannot send a certificate"
     } else {
         "the rule accepts clients without TLS: their data is not protected"
     };

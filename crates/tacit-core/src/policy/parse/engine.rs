@@ -56,10 +56,7 @@ pub(super) fn placement(table: &TomlTable<'_>) -> Option<Places> {
     let cpus = cpus(&value)?;
     if matches!(placement, Placement::Adaptive | Placement::None) {
         let fix = "set placement = \"split\" or \"one-cpu\", or remove `placement-cpus`";
-        value.error(
-            "`placement-cpus` has no effect unless `placement` is \"split\" or \"one-cpu\"",
-            fix,
-        );
+        value.error("`placement-cpus` needs placement = \"split\" or placement = \"one-cpu\"", fix);
         return None;
     }
     Some(Places { placement, cpus })

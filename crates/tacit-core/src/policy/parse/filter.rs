@@ -221,7 +221,7 @@ fn interfaces(table: &TomlTable<'_>, host: Option<&HostSettings>) -> Option<Vec<
     let Some(value) = table.value("class") else { return names };
     if table.holds("interface") {
         let message = "`class` and `interface` cannot be in one rule";
-        value.error_of(MessageId("conflicting-keys"), message, "remove one of the two keys");
+        value.error_of(MessageId("conflicting-keys"), message, "remove `class` or `interface`");
         return None;
     }
     let classes = value.each_once(|one| {
@@ -259,7 +259,7 @@ fn is_sound(table: &TomlTable<'_>, rule: &FilterRule) -> bool {
     needs(
         &["local-ports", "remote-ports"],
         of(&WITH_PORTS),
-        "needs a protocol with ports",
+        "works only with a protocol that has ports",
         "set protocol = \"tcp\", \"udp\", \"sctp\", \"dccp\" or \"udplite\"",
     );
     needs(
@@ -273,13 +273,13 @@ fn is_sound(table: &TomlTable<'_>, rule: &FilterRule) -> bool {
     needs(
         &keys,
         !is_fragments,
-        "needs unfragmented packets",
+        "works only with unfragmented packets",
         "remove the key, or remove `fragments`",
     );
     needs(
         &["discard"],
         !is_fragments || rule.verdict == FilterVerdict::Deny(Discard::Silent),
-        "needs unfragmented packets, because the kernel sends no error for a fragment",
+        "works only with unfragmented packets, because the kernel sends no error for a fragment",
         "remove the key, or remove `fragments`",
     );
     is_sound
@@ -392,7 +392,7 @@ fn check_order<'r>(
         let at = value.at_key("filter");
         let message = format!(
             "rule `{}` filters packets by their headers, but the earlier rule `{}` selects flows \
-             by {}, which no header contains",
+             by {}. Packet headers do not contain this information",
             filter.name,
             rule.name,
             if key == "remote" { "name".to_owned() } else { format!("`{key}`") }

@@ -198,12 +198,13 @@ pub(super) fn refuse_rules(rules: &[Read<'_, '_>]) {
 pub(super) fn check_rules(host: &HostSettings, rules: &[Read<'_, '_>]) {
     for Read { value, rule } in rules {
         let (found, or) = match rule.form {
-            RuleForm::Outbound if rule.selectors.run.is_empty() => {
-                (unsupported(rule), Some("add `run` if you want the rule to apply only to runs"))
-            }
+            RuleForm::Outbound if rule.selectors.run.is_empty() => (
+                unsupported(rule),
+                Some("add `run` if the rule is only for programs under `tacit run`"),
+            ),
             RuleForm::HostInbound => (unsupported_inbound(rule), None),
             RuleForm::TunnelInbound if rule.selectors.run.is_empty() => {
-                (Some(TUNNEL), Some("add `run` if you want the rule to apply only to runs"))
+                (Some(TUNNEL), Some("add `run` if the rule is only for programs under `tacit run`"))
             }
             RuleForm::Outbound
             | RuleForm::TunnelInbound
@@ -259,7 +260,8 @@ fn check_other_programs(rules: &[Read<'_, '_>]) {
         );
         let fix = format!(
             "after this rule, add a rule that has the same destinations and no `{key}`, for \
-             example a rule with permit = true; or set unmatched = \"deny\""
+             example a rule with permit = true; or set unmatched = \"deny\" and mode = \
+             \"enforce\" in [host]"
         );
         value.report.error(MessageId("no-rule-for-others"), &at, message, fix);
     }
@@ -278,13 +280,13 @@ fn check_groups(rules: &[Read<'_, '_>]) {
             continue;
         }
         let problem = if capture::is_captured(rule) {
-            "the kernel passes the flows of this rule to the agent, which cannot determine the \
+            "the kernel passes the flows of this rule to the agent. The agent cannot determine the \
              group of a program"
                 .to_owned()
         } else if let Some(other) = undecided {
             format!(
-                "because of the earlier rule `{}`, the kernel passes the flows to the agent, which \
-                 cannot determine the group of a program",
+                "because of the earlier rule `{}`, the kernel passes the flows to the agent. The \
+                 agent cannot determine the group of a program",
                 other.name
             )
         } else {

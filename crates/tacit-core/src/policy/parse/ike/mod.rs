@@ -236,12 +236,12 @@ fn check_offers(
     for (key, count) in [("proposals", proposals.len()), ("esp-proposals", offers)] {
         if count > IKE_PROPOSALS_MAX {
             let kind = match key {
-                "esp-proposals" => "combinations of proposal and group",
+                "esp-proposals" => "combinations of ESP proposal and key exchange group",
                 _ => "proposals",
             };
             let message = format!("`{key}` has {count} {kind}; the limit is {IKE_PROPOSALS_MAX}");
             let at = table.value(key).map_or_else(|| table.at.clone(), |value| value.at);
-            table.report.error(MessageId("too-many"), &at, message, "name fewer algorithms");
+            table.report.error(MessageId("too-many"), &at, message, "list fewer algorithms");
             return None;
         }
     }

@@ -263,7 +263,7 @@ const REFUSED: [(&[&str], &str, &str); 10] = [
     ),
     (
         &["modp2048s224", "modp2048s256"],
-        "the seeds of this group were never published (RFC 8247 section 2.4)",
+        "the authors of this group never published its random seeds (RFC 8247 section 2.4)",
         "`x25519` or `ecp256`",
     ),
 ];
@@ -289,7 +289,7 @@ const NOT_SUPPORTED: [(&[&str], &str, &str); 6] = [
     ),
     (
         &["aes128gcm8", "aes128gcm12", "aes256gcm8", "aes256gcm12", "aes128gcm64", "aes256gcm64"],
-        "short tags are easier to forge",
+        "short authentication tags are easier to forge",
         "`aes256gcm16`",
     ),
     (
