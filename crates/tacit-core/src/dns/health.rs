@@ -1,8 +1,8 @@
 //! Records which DNS servers do not answer.
 //!
-//! A server is *suspected* when another server answered first. A server is *failing* when it did
-//! not answer within its timeout, or when the network returned an error. An answer from the server
-//! clears both states.
+//! A server is *suspected* when a server that was queried later has answered first. A server is
+//! *failing* when it did not answer within its timeout, or when the network returned an error. When
+//! a server answers, it is no longer suspected or failing.
 //!
 //! Limits: a server stays suspected for [`SUSPECTED_FOR`]; at most [`SERVERS_MAX`] servers are
 //! tracked.

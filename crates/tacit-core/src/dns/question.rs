@@ -1,6 +1,6 @@
 //! Parses the question of a DNS message.
 //!
-//! The DNS library of tacit parses only answers, so tacit parses the question itself.
+//! tacit parses the question itself. tacit uses its DNS library (`simple-dns`) only for answers.
 
 use std::fmt::Write;
 

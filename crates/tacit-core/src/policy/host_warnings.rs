@@ -2,9 +2,9 @@
 //! Examples are rules that capture or deny DNS queries, the operator's SSH session or the agent's
 //! own sockets. Also warns if the policy uses a packet mark (fwmark) that other software uses.
 //!
-//! This module does not know which program or user opens a flow. A rule with programs or users
-//! applies to a flow of an unknown program or user only if the action is `deny`. So this module
-//! warns about a rule with programs or users only if the action is `deny`.
+//! This module does not know which program or user opens a flow. If the program or user is unknown,
+//! a rule for certain programs or users applies only if the rule denies flows. So this module warns
+//! about rules for certain programs or users only if they deny flows.
 
 use std::net::{IpAddr, SocketAddr};
 

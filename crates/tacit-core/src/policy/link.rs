@@ -7,10 +7,10 @@
 //! requests to a link server of this host. The two servers communicate over TCP with TLS, over
 //! vsock, or over a UNIX socket that the hypervisor creates.
 //!
-//! The rules with the key `link` apply only to requests over a link, and no other rules apply to
-//! these requests. So the list [`Policy::rules`](super::Policy::rules) does not contain the rules
-//! with `link`. That list contains the rules for programs under `tacit run` and for `tacit agent
-//! --host`. tacit rejects requests that match no rule.
+//! Rules with the key `link` apply only to requests over a link. No other rules apply to these
+//! requests. The list [`Policy::rules`](super::Policy::rules) contains the rules for programs under
+//! `tacit run` and for `tacit agent --host`. The list does not contain rules with `link`. tacit
+//! rejects a request over a link if no rule with `link` matches the request.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

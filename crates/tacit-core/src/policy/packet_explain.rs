@@ -124,10 +124,13 @@ impl fmt::Display for PacketExplanation {
                 f,
                 "{packet}: rule `{rule}` (line {line}) applies to the flow of the packet"
             )?,
-            (verdict, None) => write!(f, "{packet}: {verdict}, by rule `{rule}` (line {line})")?,
-            (verdict, Some(discard)) => {
-                write!(f, "{packet}: {verdict} ({discard}), by rule `{rule}` (line {line})")?;
+            (verdict, None) => {
+                write!(f, "{packet}: {verdict}, because rule `{rule}` (line {line}) matches")?;
             }
+            (verdict, Some(discard)) => write!(
+                f,
+                "{packet}: {verdict} ({discard}), because rule `{rule}` (line {line}) matches"
+            )?,
         }
         for SkippedFilter { rule, line, why } in earlier.iter().take(SHOWN_MAX) {
             write!(f, "\n    rule `{rule}` (line {line}) does not match: {why}")?;

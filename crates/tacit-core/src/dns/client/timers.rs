@@ -51,7 +51,7 @@ struct Timer {
 }
 
 impl Timers {
-    /// Adds a timer. `is_current` returns whether a timer is still valid.
+    /// Adds a timer. `is_current` returns whether the query still waits for a timer.
     pub(super) fn push(
         &mut self,
         kind: TimerKind,

@@ -1,5 +1,5 @@
 //! Adds one address to the capture ranges. If the destination of a flow is in one of these ranges,
-//! the kernel sends the flow to the agent. To add one address is faster than to compute all ranges
+//! the kernel sends the flow to the agent. Adding one address is faster than computing all ranges
 //! again.
 
 use std::collections::BTreeSet;

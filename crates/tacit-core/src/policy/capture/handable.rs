@@ -1,5 +1,6 @@
-//! Computes the destinations that a program under `tacit run` may reach with a handed socket. The
-//! agent opens such a socket in its own network namespace, and passes it to the program.
+//! Computes the destinations that a program under `tacit run` may reach with a handed socket. A
+//! handed socket is a socket that the agent opens in its own network namespace, and then passes to
+//! the program.
 //!
 //! The helper process intercepts the program's `connect` calls, and asks the agent only about these
 //! destinations. The result may contain more destinations than necessary. If a rule selects

@@ -1,16 +1,14 @@
-//! Finds, without the kernel, which filter rule decides about a packet. The filter rules are
-//! divided into groups (see `plan`). If the rules of a group compare only single values and no
-//! ranges, the group has a hash table.
+//! Finds the filter rule that decides about a packet in an IPsec tunnel of `tacit run`. The agent
+//! forwards these packets itself, so the kernel cannot filter them.
 //!
-//! With `tacit agent --host`, the kernel decides about the packets of the host. A
-//! [`PacketClassifier`] decides about the packets in the IPsec tunnels of programs under `tacit
-//! run`, because the agent forwards these packets itself. A look-up searches every group. In a
-//! group with ranges, a look-up compares the packet with every element. So look-ups are slow, and
-//! the caller caches the result for each flow.
+//! The filter rules are divided into groups (see `plan`). A look-up searches every group. If the
+//! rules of a group compare only single values, the group has a hash table. If they compare ranges,
+//! a look-up compares the packet with every element of the group. This can be slow, so the caller
+//! caches the result for each flow.
 //!
-//! A rule with a time window applies only at certain times. The hash tables contain no time
-//! windows, so a classifier stays valid when a time window begins or ends.
-//! [`PacketClassifier::windows_at`] returns the state of all time windows at a given time.
+//! Some rules apply only in a time window. A classifier stays valid when a time window begins or
+//! ends, because a look-up gets the state of the time windows from its caller.
+//! [`PacketClassifier::windows_at`] returns this state for a given time.
 
 use std::collections::HashMap;
 

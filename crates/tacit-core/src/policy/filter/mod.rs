@@ -10,10 +10,12 @@
 //!                                             packets in IPsec tunnels
 //! ```
 //!
-//! A filter rule is divided into parts. All parts in a group restrict the same fields of a packet.
+//! The plan divides filter rules into parts, and collects the parts in groups. All parts of a group
+//! restrict the same fields of a packet.
+//!
 //! The policy contains filter rules and rules for flows (`permit`, `deny`, `tls`) in one list. The
-//! first policy rule that matches a packet decides. If this is a rule for flows, or if no policy
-//! rule matches, the packet continues to the nftables rules for flows.
+//! first policy rule that matches a packet decides. If that rule is for flows, or if no policy rule
+//! matches, the packet continues to the nftables rules for flows.
 //!
 //! `scan` defines what the rules mean. [`FilterPlan`] is a faster form of the same rules.
 

@@ -47,7 +47,8 @@ pub(super) fn read(top: &TomlTable<'_>) -> Option<Option<HostSettings>> {
 fn mode(value: &TomlValue<'_>) -> Option<HostMode> {
     let mode = value.choice(&[("enforce", HostMode::Enforce), ("audit", HostMode::Audit)])?;
     if mode == HostMode::Audit {
-        let message = "[host] is in audit mode: tacit permits all flows, and encrypts none of them";
+        let message =
+            "[host] is in audit mode: tacit permits all captured flows, and encrypts none of them";
         let fix = "set mode = \"enforce\" when `tacit show audit` shows the flows that you expect";
         let position = value.report.position(value.at.start);
         value.report.warning(MessageId("audit-mode"), position, message, fix);

@@ -1,17 +1,20 @@
-//! Converts filter rules to groups of elements for nftables maps and sets.
+//! Converts filter rules to elements of nftables maps and sets. In these maps and sets, the kernel
+//! finds the rule for a packet with few lookups.
 //!
-//! An *area* is a part of a rule. An area has one IP version, and one range of values for each
-//! packet field. Areas that overlap are in different *layers*, in the order of the rules. So the
-//! areas of a layer do not overlap. The first layer with a matching area contains the first
-//! matching rule. In a layer, the areas that restrict the same fields form a *group*. The kernel
-//! searches a group with one lookup. The lookup uses a hash table if every field of the areas has a
-//! single value.
+//! The conversion has three steps:
+//! 1. Split each rule into *areas*. An area has one IP version, and one range of values for each
+//!    packet field.
+//! 2. Put the areas into *layers*, in the order of the rules. The areas of one layer do not
+//!    overlap. The first layer with a matching area contains the first matching rule.
+//! 3. Divide each layer into *groups*. The areas of a group restrict the same fields. The kernel
+//!    searches a group with one lookup. The lookup uses a hash table if all ranges of the group are
+//!    single values.
 //!
-//! A rule with a time window has a *schedule*: an element with a timeout in an nftables set. The
-//! agent adds the schedule of a `permit` rule when the window begins. The rule applies while the
-//! schedule is in the set. The agent adds the schedule of a `deny` rule when the window ends. The
-//! rule applies while the schedule is not in the set. The kernel itself removes elements that have
-//! timed out. So `permit` rules end and `deny` rules begin even if the agent does not run.
+//! A rule with a time window has a *schedule*: an element with a timeout in an nftables set. A
+//! `permit` rule applies while its schedule is in the set. The agent adds this schedule when the
+//! window begins. A `deny` rule applies while its schedule is not in the set. The agent adds this
+//! schedule when the window ends. The kernel removes a schedule when its timeout expires. So
+//! `permit` rules end and `deny` rules begin even if the agent does not run.
 //!
 //! Limits: [`FILTER_ELEMENTS_MAX`] elements, [`FILTER_LOOKUPS_MAX`] lookups for a packet,
 //! [`FILTER_SCHEDULES_MAX`] schedules, [`FILTER_LOGGED_MAX`] rules that log packets.
