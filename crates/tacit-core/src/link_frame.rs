@@ -7,9 +7,9 @@
 //!   kind (1 byte) | length (2 bytes) | payload
 //! ```
 //!
-//! The first byte of each stream is the kind of its first frame. A kind is never 0. A link within
-//! one kernel has streams with another format. A stream in that format always begins with 0, the
-//! upper byte of a small length. So the first byte shows whether a link connects two kernels.
+//! The first byte of a stream shows whether the link connects two kernels. If it does, the byte is
+//! the kind of the first frame, which is never 0. On a link within one kernel, the byte is always
+//! 0, because it is the upper byte of a small length.
 //!
 //! Limits: [`MESSAGE_BYTES_MAX`] for a message, [`DATA_BYTES_MAX`] for a part of a TCP stream, and
 //! [`DATAGRAM_BYTES_MAX`] for a datagram.

@@ -299,8 +299,11 @@ impl Display for Explanation {
                 write!(f, "line {line}{of_file}: rule `{rule}` matches: {verdict}")?;
                 match (would, ike, sa) {
                     (Some(enforced_verdict), ..) => {
-                        let enforced = "with mode = \"enforce\", the verdict is";
-                        write!(f, " (audit mode; {enforced} {enforced_verdict})")
+                        write!(
+                            f,
+                            " (audit mode; with mode = \"enforce\", the verdict is \
+                             {enforced_verdict})"
+                        )
                     }
                     (None, Some(ike), _) => write!(f, ", through a tunnel to [ike.{ike}]"),
                     (None, None, Some(sa)) => write!(f, ", through a tunnel to [sa.{sa}]"),

@@ -311,9 +311,8 @@ pub(super) fn check(
         if !host.forwarded.is_empty() && filter.selectors.routing != Routing::Local {
             let at = value.at_key("routing");
             let message = format!(
-                "rule `{}` filters forwarded packets, but has no effect on the interfaces that \
-                 `forwarded` in [host] lists: tacit captures the flows of these interfaces, and \
-                 does not filter their packets",
+                "rule `{}` cannot filter the forwarded packets of the interfaces that `forwarded` \
+                 in [host] lists: tacit captures the flows of these interfaces instead",
                 filter.name
             );
             let fix = "remove `routing` from the rule, or remove `forwarded` from [host]";
@@ -363,7 +362,7 @@ fn check_order_of_tunnel(
     let at = value.at_key("tunnel");
     let message = format!(
         "rule `{}` filters the packets of a tunnel, but the earlier rule `{}` sends packets \
-         through the tunnel, and tacit applies the first rule that matches",
+         through the tunnel. tacit applies only the first rule that matches",
         filter.name, rule.name
     );
     let fix = format!("move rule `{}` before rule `{}`", filter.name, rule.name);

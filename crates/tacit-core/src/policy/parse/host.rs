@@ -487,8 +487,8 @@ fn unsupported_tls(rule: &Rule) -> Option<Unsupported> {
     let Action::Tls(tls) = rule.audited.as_ref().unwrap_or(&rule.action) else { return None };
     let problem = match &tls.common().start {
         Start::Controlled => {
-            "with start = \"controlled\", a program uses tacit's query socket to request TLS, and \
-             only programs under `tacit run` have this socket"
+            "with start = \"controlled\", a program uses tacit's query socket to request TLS. Only \
+             programs under `tacit run` have this socket"
         }
         Start::Starttls(starttls) if matches!(starttls.protocol, StarttlsProtocol::Ftp(_)) => {
             "on a captured host, tacit does not capture FTP data connections"
