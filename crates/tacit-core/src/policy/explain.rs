@@ -582,7 +582,8 @@ deny = true
             (
                 32,
                 "psql",
-                "the program of the flow is not known. If the program is unknown, only rules with `deny` match",
+                "the program of the flow is not known. If the program is unknown, only rules with \
+                 `deny` match",
             ),
             (37, "ann", "user bob does not match ann, 1000"),
             (42, "near", "local port 40000 does not match 1-1024"),
