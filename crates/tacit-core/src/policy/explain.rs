@@ -114,8 +114,8 @@ impl TunnelExplanation {
     }
 }
 
-const WITHOUT_INBOUND: &str = "packets from the peer do not reach the program. tacit sends no answer \
-                               of the program in clear";
+const WITHOUT_INBOUND: &str = "packets from the peer do not reach the program. tacit sends no \
+                               answer of the program in clear";
 
 impl Display for TunnelExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -56,7 +56,8 @@ print('filter', drops['filter'])"
     assert_eq!(
         text,
         "from behind\ndenied\nweb ['branch'] True\nrest ['branch'] True\nfilter 1\n\
-         to-tunnel branch icmp 10.1.0.1 > 10.2.0.1 type 8 code 0: deny (silent), because rule `rest`\n\
+         to-tunnel branch icmp 10.1.0.1 > 10.2.0.1 type 8 code 0: deny (silent), because rule \
+         `rest`\n\
          policy generation 2; changed: rest\nfrom behind\npong\nonly UDP 4500\n"
     );
 }
