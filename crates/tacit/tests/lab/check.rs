@@ -300,7 +300,7 @@ fn errors_of_rules_for_runs_name_the_missing_key() {
         (
             format!("{rule}{}", RULE.replace("\"r\"", "\"s\"") + "permit = true\n"),
             "10:10",
-            "one for this host and the other for programs under `tacit run`",
+            "one is a forwarding rule, and the other is a rule for programs under `tacit run`",
         ),
     ] {
         let Checked { code, stderr: said, .. } = check(&lab, &text, &[]);

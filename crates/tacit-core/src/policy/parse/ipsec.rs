@@ -99,7 +99,7 @@ fn refuse(table: &TomlTable<'_>) {
     let why = "tacit handles each packet of a tunnel separately, so a rule cannot have settings \
                for connections";
     table.refuse(&["log", "idle"], why, "remove the key");
-    let why = "in audit mode the packets would leave in clear";
+    let why = "in audit mode, tacit would send the packets in clear";
     table.refuse(&["mode"], why, "remove the key");
 }
 

@@ -1,9 +1,11 @@
-//! Parses the tables `[link.NAME]` of a policy, and the rules with the key `link`. Over a link,
-//! programs in an environment without a network (the other side of the link) request sockets of
-//! this host.
+//! Parses the tables `[link.NAME]` of a policy, and the rules with the key `link`.
 //!
-//! Rules with `link` can select flows only by address, protocol, port and time. They cannot select
-//! by program, because this host cannot verify what the other side reports about programs.
+//! A link connects this host to an environment without a network, for example a network namespace
+//! or a virtual machine. This environment is the *other side* of the link. Over the link, its
+//! programs request sockets of this host.
+//!
+//! Rules with `link` can select flows only by address, protocol, port and time. Such a rule cannot
+//! select by program, because this host cannot verify what the other side reports about programs.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -268,7 +270,7 @@ fn server_tls(table: &TomlTable<'_>, names: &Names<'_>) -> Option<Arc<ServerTls>
     };
     if !requires_certificate(&tls.client_cert) {
         let fix = "set client-cert = \"required\", or set client-cert = \"full\" and `map`";
-        value.error("a link needs a valid certificate from its other side", fix);
+        value.error("a link must require a valid certificate from its other side", fix);
         return None;
     }
     restrict(&value, &mut Arc::make_mut(&mut tls).common)?;
@@ -357,9 +359,9 @@ pub(super) fn rule(value: &TomlValue<'_>, links: &Links<'_>) -> Option<LinkRule>
             let known: Vec<_> = links.keys().copied().collect();
             let fix = match known.as_slice() {
                 [] => format!("add a table [link.{text}]"),
-                known => format!("the policy has {}", word_list(known)),
+                known => format!("write the name of a link of the policy: {}", word_list(known)),
             };
-            let message = format!("there is no [link.{text}]");
+            let message = format!("the policy has no table [link.{text}]");
             value.error_of(MessageId("unknown-name"), message, fix);
             None
         })

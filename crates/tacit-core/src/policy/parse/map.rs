@@ -85,8 +85,8 @@ fn outcome(table: &TomlTable<'_>) -> Option<MapOutcome> {
         }
     };
     if let (Some(MapOutcome::Name(_)), Some(warn)) = (&outcome, table.value("warn")) {
-        let fix = "remove the key: `warn` is only for entries with `deny = true`; with `warn`, \
-                   tacit logs the clients of such an entry instead of denying them";
+        let fix = "remove the key: in an entry with `deny = true`, `warn` makes tacit log the \
+                   matching clients instead of denying them";
         table.report.error(
             MessageId("conflicting-keys"),
             &warn.name_at,
@@ -166,7 +166,10 @@ fn open_escape(value: &TomlValue<'_>) {
         "`{key}` ends with a single backslash, which begins an escape sequence",
         key = value.name
     );
-    value.error(message, "write a backslash twice: \"\\\\\\\\\" in double quotes");
+    value.error(
+        message,
+        "write two backslashes in single quotes ('\\\\'), or four in double quotes (\"\\\\\\\\\")",
+    );
 }
 
 /// Parses one address or network.
@@ -189,7 +192,9 @@ pub(super) fn report_dn(value: &TomlValue<'_>, fault: DnFault) {
     let form = "write attributes with commas between them: \"CN=alice, O=Corp\"";
     match fault {
         DnFault::NoEquals(part) => {
-            value.error(format!("`{part}` in `{key}` is not an attribute", key = value.name), form);
+            let message =
+                format!("`{part}` in `{key}` is not of the form TYPE=VALUE", key = value.name);
+            value.error(message, form);
         }
         DnFault::NoValue(kind) => {
             let fix = match value.name {
@@ -205,7 +210,9 @@ pub(super) fn report_dn(value: &TomlValue<'_>, fault: DnFault) {
                 Some(nearest) => format!("did you mean `{nearest}`?"),
                 None => format!("write one of {}, or an OID such as 2.5.4.3", word_list(&known)),
             };
-            value.error(format!("`{kind}` in `{key}` is not an attribute", key = value.name), fix);
+            let message =
+                format!("`{kind}` in `{key}` is not a known attribute type", key = value.name);
+            value.error(message, fix);
         }
         DnFault::OpenEscape => open_escape(value),
         DnFault::TooMany => {

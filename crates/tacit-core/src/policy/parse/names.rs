@@ -123,7 +123,7 @@ impl<'a> Names<'a> {
         let name = value.string()?;
         self.used_maps.borrow_mut().insert(name.to_owned());
         let known: Vec<&str> = self.maps.keys().copied().collect();
-        check_known(value, name, &known, "map", "entries")
+        check_known(value, name, &known, "map", "entries that begin with [[map.NAME]]")
     }
 
     /// Resolves the value as the name of a peer of tunnels.
@@ -291,7 +291,7 @@ fn identity(name: &str, value: &TomlValue<'_>) -> Option<Identity> {
 fn trust(name: &str, value: &TomlValue<'_>) -> Option<Trust> {
     if name == SYSTEM_TRUST {
         let fix = "choose another name: `system` is reserved for the CA certificates of the \
-                   distribution";
+                   Linux distribution";
         value.report.error(
             MessageId("reserved-name"),
             &value.name_at,
@@ -410,7 +410,7 @@ fn check_known(
     value.report.missing(
         MessageId("unknown-name"),
         &value.at,
-        format!("there is no [{kind}.{name}]"),
+        format!("the policy has no table [{kind}.{name}]"),
         fix,
     );
     None

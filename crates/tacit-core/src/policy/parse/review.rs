@@ -77,9 +77,9 @@ fn weaker_before_tls(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
         let stricter = &strict.name;
         let message = format!(
             "rule `{weaker}` does not verify servers, and comes before rule `{stricter}` in line \
-             {line}. Both rules match the same port. If both also match a name, tacit does not \
-             verify the server of this name. If each rule matches a different name, but both names \
-             have the same address, tacit can distinguish the names only by an alias address. \
+             {line}, which matches the same port. If both rules match the same name, tacit does \
+             not verify the server. If the rules match different names with the same address, \
+             tacit can distinguish the names only by an alias address, which stands for one name. \
              Without an alias, tacit applies rule `{stricter}` to both names, or refuses the \
              connection"
         );
@@ -149,8 +149,8 @@ fn conflict(address: &Address, first: &Rule, rule: &Rule) -> Option<Conflict> {
         (RuleForm::Forward(_), _) | (_, RuleForm::Forward(_)) => Some(Conflict {
             key: "listen",
             problem: format!(
-                "both rules listen at {address}, one for this host and the other for programs \
-                 under `tacit run`, but one address cannot accept connections for both"
+                "both rules listen at {address}, but one is a forwarding rule, and the other is a \
+                 rule for programs under `tacit run`"
             ),
             fix: "choose another address for one of the two rules".to_owned(),
         }),

@@ -343,8 +343,8 @@ fn allowed_names(
     };
     let direction = selectors.map(|selectors| selectors.direction);
     if is_forwarding(table) || direction == Some(Direction::Inbound) {
-        let message = "`names` is for DNS queries of programs in a run, but this rule does not \
-                       apply to runs";
+        let message = "`names` is only for outbound rules, because it selects the DNS names that \
+                       programs may resolve";
         return refuse(message, "remove the key, or write a rule with direction = \"outbound\"");
     }
     if word == Some(Word::Deny) {

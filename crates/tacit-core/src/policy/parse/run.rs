@@ -89,14 +89,14 @@ fn inbound(table: &TomlTable<'_>) -> Option<RunRule> {
         why,
         "remove the key, and select the program by its port, with `local-ports`",
     );
-    let why = "inbound rules apply to every run of the agent";
+    let why = "an inbound rule applies to all runs of the agent, or to the captured host";
     table.refuse(
         &["run"],
         why,
         "remove the key, or start the program with a private agent: `tacit run --policy`",
     );
     let why = "this policy key selects programs on this host, but the client of an inbound \
-               connection is on another host";
+               connection may be on another host";
     let keys = ["group", "cgroup", "slice", "unit"];
     table.refuse(&keys, why, "remove the key, and select clients by address, with `remote`");
     let protocol = protocol(table);
@@ -153,10 +153,10 @@ fn protocol(table: &TomlTable<'_>) -> Option<Protocol> {
     let protocols = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
     let Some(value) = table.value("protocol") else { return Some(Protocol::Tcp) };
     if value.value.as_str() == Some(Protocol::Icmp.word()) {
-        let fix = "write \"tcp\" or \"udp\", or give the rule the action `ipsec`";
+        let fix = "write \"tcp\" or \"udp\", or add the key `ipsec` or `filter` to the rule";
         value.error(
             "`protocol` of this rule cannot be `icmp`, because tacit handles ICMP only in rules \
-             with `ipsec`",
+             with `ipsec` or `filter`",
             fix,
         );
         return None;
@@ -189,16 +189,15 @@ fn read_listen(value: &TomlValue<'_>) -> Option<Address> {
 /// Rejects keys of forwarding rules. Returns whether there were none.
 fn refuse_sockets(table: &TomlTable<'_>) -> bool {
     if table.holds("listen") {
-        let why = "the key is only for forwarding rules, but a rule with `direction` and \
-                   `local-ports` is for programs under `tacit run`";
+        let why = "this key is only for forwarding rules, but this rule has `direction` or \
+                   `local-ports`, so it applies to programs";
         table.refuse(
             &FORWARDING_KEYS,
             why,
             "remove the key, or remove `direction` and `local-ports`",
         );
     } else {
-        let why = "the key is only for forwarding rules, and these have `listen`; a rule without \
-                   `listen` is for programs under `tacit run`";
+        let why = "this key is only for forwarding rules, and every forwarding rule has `listen`";
         table.refuse(&FORWARDING_KEYS, why, "remove the key, or add `listen`");
     }
     !FORWARDING_KEYS.into_iter().any(|key| table.holds(key))

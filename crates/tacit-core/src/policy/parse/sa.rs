@@ -199,14 +199,14 @@ fn ends(
         None => false,
     };
     if is_transport {
-        let why = "in transport mode, programs have the address of this host";
+        let why = "in transport mode, programs use the address of this host";
         table.refuse(&["inner"], why, "remove `inner`, and set `local`");
         let local = local(table, peer)?;
         let mode = ManualMode::Transport { local };
         return Some(Ends { mode, inner: vec![local], local: Some(local) });
     }
     let local = if wrapping == Wrapping::EspInUdp {
-        let why = "in tunnel mode, `inner` sets the address that programs have";
+        let why = "in tunnel mode, `inner` sets the address of the programs";
         table.refuse(&["local"], why, "remove `local`, or set mode = \"transport\"");
         None
     } else {
@@ -297,8 +297,8 @@ fn check_files(table: &TomlTable<'_>, one: &SaKeyFile, other: &SaKeyFile) -> Opt
         return Some(());
     }
     let message = format!("`keys-in` and `keys-out` are the same file: {}", one.file.display());
-    let fix = "create separate keys for each direction: if both directions have the same keys, an \
-               attacker can send a packet back to its sender, which then accepts the packet";
+    let fix = "create separate keys for each direction. Otherwise an attacker could send a packet \
+               back to its sender, and the sender would accept the packet";
     let at = table.value("keys-out").map_or_else(|| table.at.clone(), |value| value.at);
     table.report.error(MessageId("shared-keys"), &at, message, fix);
     None

@@ -101,8 +101,8 @@ pub(super) fn read(value: &TomlValue<'_>, setting: &Setting, names: &Names<'_>) 
     if let (RoleDefault::Is(other), Some(starttls)) = (setting.role, table.value("starttls"))
         && role != other
     {
-        let message = "`role` contradicts `starttls`: in the protocol of `starttls`, the TLS \
-                       client opens the TCP connection";
+        let message = "`role` contradicts `starttls`: with `starttls`, the TLS client is always \
+                       the end that opens the TCP connection";
         value.report.error(
             MessageId("conflicting-keys"),
             &starttls.name_at,
@@ -124,8 +124,8 @@ fn server(
     common: Option<TlsCommon>,
     names: &Names<'_>,
 ) -> Option<ServerTls> {
-    let why = "this policy key is only for the client role, in which tacit verifies servers, but \
-               the rule has the server role";
+    let why = "this policy key is only for rules with the client role, but this rule has the \
+               server role";
     table.refuse(
         &["server-name", "verify", "sni", "connect"],
         why,
@@ -229,7 +229,7 @@ fn own_tls(table: &TomlTable<'_>, common: &TlsCommon, setting: &Setting) -> Opti
         (RoleDefault::Is(Role::Client), Start::Starttls(_) | Start::Controlled) => {
             "connections of this rule start without TLS"
         }
-        _ => "this policy key is only for connections that programs under `tacit run` open",
+        _ => "this policy key is only for connections that programs open",
     };
     if table.holds("on-tls") {
         table.refuse(&["on-tls"], why, "remove the key");
@@ -437,7 +437,7 @@ fn protocol(value: &TomlValue<'_>) -> Option<String> {
             "the protocol name has {} bytes; the limit of ALPN is {ALPN_BYTES_MAX}",
             text.len()
         );
-        value.error(message, format!("write at most {ALPN_BYTES_MAX} bytes"));
+        value.error(message, format!("write a name of at most {ALPN_BYTES_MAX} bytes"));
         return None;
     }
     Some(text.to_owned())

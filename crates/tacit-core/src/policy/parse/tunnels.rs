@@ -1,6 +1,5 @@
-//! Finds and reports conflicts of rules that require IPsec tunnels (key `ipsec`). Two of these
-//! rules may conflict with each other. One of these rules may also conflict with an earlier rule of
-//! another kind.
+//! Finds and reports conflicts of rules with the key `ipsec`, which require IPsec tunnels. Such a
+//! rule may conflict with another rule with `ipsec`, or with an earlier rule of another kind.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -142,9 +141,9 @@ fn beyond_routes(report: &Diagnostics<'_>, rule: &Rule, earlier: &Read<'_, '_>) 
     let Some(key) = condition_beyond_routes(earlier.rule) else { return };
     let line = report.line(rule.position, earlier.rule.position);
     let message = format!(
-        "rule `{}` selects programs by `{key}`. The kernel selects packets for a tunnel only by \
-         addresses and ports, so it cannot distinguish the flows of this rule from those of the \
-         later rule `{}` in line {line}",
+        "rule `{}` has the condition `{key}`. The kernel selects packets for a tunnel only by \
+         remote address, protocol and port, so it cannot distinguish the flows of this rule from \
+         those of the later rule `{}` in line {line}",
         earlier.rule.name, rule.name
     );
     let fix = format!(

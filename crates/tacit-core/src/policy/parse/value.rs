@@ -29,7 +29,7 @@ pub(super) fn duration(value: &TomlValue<'_>, min: Duration, max: Duration) -> O
     if !(min..=max).contains(&duration) {
         let range = format!("{} to {}", show_duration(min), show_duration(max));
         let message = format!("`{key}` is {text}, but must be {range}", key = value.name);
-        value.error(message, format!("write a duration of {range}"));
+        value.error(message, format!("write a duration in the range {range}"));
         return None;
     }
     Some(duration)
@@ -53,7 +53,7 @@ pub(super) fn size(value: &TomlValue<'_>, min: u64, max: u64) -> Option<u64> {
     if !(min..=max).contains(&bytes) {
         let range = format!("{} to {}", show_size(min), show_size(max));
         let message = format!("`{key}` is {bytes} bytes, but must be {range}", key = value.name);
-        value.error(message, format!("write a size of {range}"));
+        value.error(message, format!("write a size in the range {range}"));
         return None;
     }
     Some(bytes)

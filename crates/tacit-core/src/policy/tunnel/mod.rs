@@ -12,7 +12,7 @@
 //! ```
 //!
 //! A packet matches at most one group of its direction, so the order of the groups does not matter.
-//! The kernel cannot select packets by program, user or name. So a policy rule with one of these
+//! The kernel cannot select packets by program, user or time. So a policy rule with one of these
 //! conditions must not come before an `ipsec` rule that could match the same packets. `parse`
 //! rejects a policy with rules in this order.
 //!
