@@ -6,13 +6,15 @@
 //! ```text
 //! A command consists of "TW", the version, the kind, and two numbers of 8 bytes. These are the
 //! kinds and their numbers:
-//!   exchange  REQUEST REPLY   requests and replies of these sizes, until the client closes
+//!   exchange  REQUEST REPLY   requests of REQUEST bytes and replies of REPLY bytes, until the
+//!                             client closes the connection
 //!   out       0 0             the client sends a stream; the server replies with the number of
 //!                             bytes in this stream
 //!   in        BYTES SAMPLED   the server sends a stream of BYTES
 //!   in-for    MS SAMPLED      the server sends a stream for MS milliseconds
 //! A stream consists of blocks: LENGTH (8 bytes), then LENGTH bytes. LENGTH 0 ends the stream.
-//! If SAMPLED is 1, COUNT (8 bytes) and COUNT samples of the sender's TCP state follow.
+//! If SAMPLED is 1, the server sends COUNT (8 bytes) and COUNT samples of its TCP state after the
+//! stream.
 //! ```
 //!
 //! After a stream the client may send another command. In an exchange, each request begins with a

@@ -1,5 +1,5 @@
-//! Parses and writes PROXY protocol headers, version 2. A proxy sends such a header before the
-//! first byte of a client, to report the client's address.
+//! Parses and writes PROXY protocol headers, version 2. A proxy sends this header before the
+//! client's data, to report the client's address.
 //!
 //! HAProxy's `proxy-protocol.txt`, section 2.2, defines the format:
 //!

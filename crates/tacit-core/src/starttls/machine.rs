@@ -73,9 +73,9 @@ impl fmt::Display for StarttlsError {
                  use STARTTLS, or set mode = \"optional\"",
             ),
             Self::CancelInClear => f.write_str(
-                "the client sent a cancel request in clear, but the rule requires TLS: set cancel \
-                 = \"clear\" in `starttls`, or use a client that cancels under TLS, such as libpq \
-                 17",
+                "the client sent a PostgreSQL cancel request in clear, but the rule requires TLS: \
+                 set cancel = \"clear\" in `starttls`, or use a client that cancels under TLS, \
+                 such as libpq 17",
             ),
             Self::NotOffered(reply) => write!(
                 f,

@@ -195,7 +195,7 @@ fn unreachable(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
              line {line}",
             rule.name, cover.name
         );
-        let fix = format!("move the rule before `{}`, or remove the rule", cover.name);
+        let fix = format!("move this rule before rule `{}`, or remove this rule", cover.name);
         report.warning(MessageId("unreachable-rule"), rule.position, message, fix);
     }
 }

@@ -265,7 +265,7 @@ fn forwarding_setting(destination: Option<&Destination>) -> Setting {
 }
 
 fn forwarding_selectors(table: &TomlTable<'_>, forward: Option<&ForwardRule>) -> Option<Selectors> {
-    let why = "a forwarding rule is always for inbound TCP or UNIX connections";
+    let why = "a forwarding rule always matches inbound connections over TCP or a UNIX socket";
     let fix = "remove the key: `listen` already determines its value";
     table.refuse(&["direction", "protocol", "local"], why, fix);
     let why = "this key selects programs, but a rule with `listen` is a forwarding rule and \
@@ -472,7 +472,8 @@ fn warn_of_names(table: &TomlTable<'_>, rule: &Rule) {
              the destination",
             rule = table.title
         );
-        let fix = "write addresses instead of names, or use `tls`, which checks the name";
+        let fix =
+            "write addresses instead of names, or use `tls`, which verifies the server's name";
         table.report.warning(MessageId("permit-by-name"), position, message, fix);
     }
 }

@@ -94,7 +94,8 @@ fn ftp(table: &TomlTable<'_>, mode: Option<StarttlsMode>) -> Option<FtpOptions> 
     if let (Some(true), Some(StarttlsMode::Optional)) = (implicit, mode)
         && let Some(value) = table.value("implicit")
     {
-        let fix = "remove `mode`, or write two rules with different addresses";
+        let fix = "remove `mode`; or write two rules with different addresses, and set one of the \
+                   keys in each";
         value.error(
             "`implicit` cannot be combined with mode = \"optional\": with `implicit`, TLS begins \
              at the first byte",
@@ -188,7 +189,10 @@ pub(super) fn refuse_controlled(tls: &TomlTable<'_>, start: &Start) -> Option<()
     let value = tls.value("start")?;
     let message = "`start` cannot be `controlled` in a rule with `connect`: only programs under \
                    `tacit run` can ask the agent to start TLS";
-    value.error(message, "remove the key, or write a rule for a run, with `direction`");
+    value.error(
+        message,
+        "remove the key, or write a rule with `direction`, for programs under `tacit run`",
+    );
     None
 }
 

@@ -1,10 +1,10 @@
 //! Parses a text as TOML. If the text has a syntax error, the parser reports the error and keeps
 //! the valid part of the text.
 //!
-//! A text with `[[rule]]` is parsed in parts, one for each rule. This is faster, because all parts
-//! use the same memory, one after the other. The parser needs about 20 bytes of memory for each
-//! byte of text. For a whole text, it would take longer to get this memory from the kernel than to
-//! parse the text.
+//! The parser needs about 20 bytes of memory for each byte of text. For a long text, the kernel
+//! takes more time to provide this memory than the parser takes to parse the text. So a text with
+//! `[[rule]]` is parsed in parts, one for each rule. All parts use the same memory, one after the
+//! other.
 //!
 //! The result is the same as if the text were parsed as a whole. If the results could differ, the
 //! text is parsed as a whole. Examples are texts with an error, or with another table after the

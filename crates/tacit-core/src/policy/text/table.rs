@@ -4,9 +4,9 @@
 //! keys. If a value is wrong, the table reports an error at the position of the value, and the
 //! caller gets `None`.
 //!
-//! An unknown key may be a misspelled known key, so it causes only one error. If it resembles a
-//! known key that is not in the text, the caller gets the value of the unknown key instead. If it
-//! resembles no known key, the table reports no missing keys.
+//! An unknown key may be a misspelled known key. One misspelled key must not cause two errors. If
+//! the unknown key resembles a known key that is missing, the caller gets the value of the unknown
+//! key. If the unknown key resembles no known key, the table reports no missing keys.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -174,7 +174,7 @@ impl<'a> TomlTable<'a> {
     /// Reads a boolean; `default` if the key is not given.
     #[expect(
         clippy::fn_params_excessive_bools,
-        reason = "the parameter is the default of a boolean key of the policy"
+        reason = "the parameter is the default value of a policy key"
     )]
     pub fn boolean(&self, key: &'static str, default: bool) -> Option<bool> {
         self.value(key).map_or(Some(default), |value| value.boolean())

@@ -1,7 +1,8 @@
-//! Divides ports into *cells*, as a step in the conversion of `ipsec` rules to routes. The same
-//! rules apply to all ports of a cell. For each peer, a cell lists the addresses behind this peer.
-//! If two adjacent cells list the same addresses for a peer, this module joins the cells for this
-//! peer.
+//! Divides the ports into *cells*, so that the same rules apply to all ports of a cell. This is a
+//! step in the conversion of `ipsec` rules to routes.
+//!
+//! For each IPsec peer, a cell lists the addresses that are reached through this peer. If two
+//! adjacent cells list the same addresses for a peer, this module joins the cells for this peer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -1,6 +1,8 @@
-//! Finds the addresses for which a rule is the first match, as a step in the conversion of `ipsec`
-//! rules to routes. This module records the address ranges of earlier rules. For a new rule, this
-//! module removes the addresses that earlier rules match, and returns the rest.
+//! Finds the addresses for which a rule is the first match. This is a step in the conversion of
+//! `ipsec` rules to routes.
+//!
+//! This module records the address ranges of earlier rules. For a new rule, this module removes the
+//! addresses that earlier rules match, and returns the rest.
 
 use std::collections::BTreeMap;
 

@@ -298,8 +298,8 @@ impl fmt::Display for TunnelLimit {
             }
             Self::Ranges => write!(
                 f,
-                "the rules with `ipsec` contain more than {TUNNEL_RANGES_MAX} ranges of \
-                 addresses behind one peer"
+                "the rules with `ipsec` contain more than {TUNNEL_RANGES_MAX} address ranges \
+                 for one peer"
             ),
         }
     }

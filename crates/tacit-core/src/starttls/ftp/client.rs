@@ -10,7 +10,8 @@ use crate::starttls::side::StarttlsSide;
 pub const GREETING_BYTES_MAX: usize = 16 * 1024;
 
 impl FtpControl {
-    /// Runs the greeting, AUTH, handshake, PBSZ and PROT. Returns `None` when the program may send.
+    /// Starts TLS with the server: greeting, AUTH, handshake, PBSZ and PROT. Returns `None` when
+    /// the program may send commands.
     pub(super) fn prepare(
         &mut self,
         buffers: &mut ExchangeBuffers,
@@ -62,7 +63,7 @@ impl FtpControl {
         Ok(Some(StarttlsStep::Wait))
     }
 
-    /// Handles the greeting. If the server is not ready, the program gets the server's reply.
+    /// Handles the server's greeting. If the server is not ready, the program gets the greeting.
     fn take_greeting(
         &mut self,
         buffers: &mut ExchangeBuffers,
@@ -80,7 +81,7 @@ impl FtpControl {
         Ok(())
     }
 
-    /// Sends a command of tacit's own.
+    /// Sends the server a command that does not come from the program.
     pub(super) fn send_own_command(
         &mut self,
         buffers: &mut ExchangeBuffers,
@@ -120,8 +121,8 @@ impl FtpControl {
         ))
     }
 
-    /// Replies to commands that tacit handles itself. Returns whether it replied. The program must
-    /// not change what tacit has negotiated.
+    /// Rejects commands that could change the protection that tacit has negotiated with the server.
+    /// Returns whether the command was rejected.
     pub(super) fn take_as_client(
         &mut self,
         buffers: &mut ExchangeBuffers,

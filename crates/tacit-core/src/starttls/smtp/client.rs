@@ -22,20 +22,20 @@ enum WaitsFor {
     /// The server's greeting.
     #[default]
     Greeting,
-    /// The program's EHLO or HELO.
+    /// The program's EHLO or HELO command.
     Hello,
-    /// The server's capabilities.
+    /// The server's reply to EHLO, with its capabilities.
     Capabilities,
     /// The server's reply to STARTTLS.
     GoAhead,
-    /// The handshake.
+    /// The end of the TLS handshake.
     Handshake,
     /// The server's reply to EHLO under TLS.
     Welcome,
 }
 
 impl SmtpClient {
-    /// Handles a reply. Returns `true` if it was the last reply to parse.
+    /// Handles a reply of the server. Returns `true` if no later reply must be parsed.
     fn take_reply(
         &mut self,
         buffers: &mut ExchangeBuffers,
@@ -49,7 +49,7 @@ impl SmtpClient {
             // The server closes with an error.
             WaitsFor::Greeting | WaitsFor::Hello if reply.code >= 400 => {
                 reply.write(&mut buffers.program.output);
-                return Err(not_offered("the reply was", reply));
+                return Err(not_offered("the server replied", reply));
             }
             WaitsFor::Greeting | WaitsFor::Hello | WaitsFor::Handshake => {
                 return Err(StarttlsError::ProtocolViolation(
@@ -93,7 +93,7 @@ impl SmtpClient {
         Ok(false)
     }
 
-    /// Handles a command before EHLO, which is not forwarded.
+    /// Handles the program's EHLO, HELO or LHLO, and answers other commands that precede it.
     fn take_command(
         &mut self,
         buffers: &mut ExchangeBuffers,
@@ -122,7 +122,7 @@ impl SmtpClient {
     }
 }
 
-/// Rejects the connection of the program before it has sent mail or credentials.
+/// Rejects the connection of the program, which has not sent mail or credentials yet.
 fn reject_without_tls(
     buffers: &mut ExchangeBuffers,
     what: &str,

@@ -397,10 +397,9 @@ fn warnings_name_what_was_probably_not_meant() {
              `tls` of a rule",
             "11:11: rule `a` permits connections by name, so an attacker who forges DNS \
              answers can choose the destination | write addresses instead of names, or use \
-             `tls`, which checks the name",
+             `tls`, which verifies the server's name",
             "13:1: rule `b` is never used, because all flows that it matches already \
-             match rule `a` in line 7 | move \
-             the rule before `a`, or remove the rule",
+             match rule `a` in line 7 | move this rule before rule `a`, or remove this rule",
             "21:18: the server's certificate is not checked: any server is accepted | set \
              `trust` to a table that contains the server's CA (`ca`) or the server's own \
              certificate (`pinned`)",
