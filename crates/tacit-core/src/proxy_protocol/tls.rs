@@ -1,8 +1,9 @@
 //! Writes the TLS parameters of a client into a PROXY protocol header (HAProxy's
 //! `proxy-protocol.txt`, section 2.2).
 //!
-//! Some servers ignore the result of the verification (the field `verify`). So the header contains
-//! the client certificate only if tacit has verified this certificate.
+//! The header reports the client certificate and its common name only if tacit has verified this
+//! certificate. The reason is that some servers ignore the result of the verification (the field
+//! `verify`).
 //!
 //! Limit: [`VALUE_BYTES_MAX`] for each text value, such as a name. A longer value is omitted and
 //! not truncated, because a truncated name may be the name of another client.

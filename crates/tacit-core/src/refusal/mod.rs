@@ -1,6 +1,6 @@
-//! Stores the refusals that `tacit show refused` lists: refused connections, DNS names and sockets.
-//! Each record contains a text that explains how the policy could allow the connection, name or
-//! socket.
+//! Stores the refusals that `tacit show refused` lists: refused connections, datagrams, DNS names
+//! and sockets. Each record contains a text that explains how the policy could allow the
+//! connection, datagram, name or socket.
 //!
 //! Limits: [`REFUSALS_MAX`] different refusals. If the limit is reached, this module selects the
 //! run (the program under `tacit run`) with the most refusals. The new refusal replaces the oldest

@@ -17,9 +17,9 @@
 //!        └──> failure: handshake_failed(), which may return an error reply for the program; close
 //!   Relay ──> relay the rest unchanged, in clear or under TLS
 //!   ContinueInClear ──> call continue_in_clear(), then continue the exchange in clear
-//!   Deliver ──> send a last message to the program, then close both
+//!   Deliver ──> send a last message to the program, then close both connections
 //!   Listen ──> open a data listener: set_data_listener(), then Wait again (FTP only)
-//!   Reject ──> close both
+//!   Reject ──> close both connections
 //! ```
 //!
 //! Bytes that the peer sends in clear never count as bytes under TLS. This module drops or rejects

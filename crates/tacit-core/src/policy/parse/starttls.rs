@@ -206,7 +206,7 @@ pub(super) fn refuse_optional(tls: &TomlTable<'_>, start: &Start) -> Option<()> 
                    remove STARTTLS from the server's reply";
     value.error(
         message,
-        "remove the key, or write a rule with `permit` for the servers that do not use TLS",
+        "remove `mode`, or write a rule with `permit` for the servers that do not use TLS",
     );
     None
 }

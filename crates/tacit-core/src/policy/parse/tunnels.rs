@@ -130,8 +130,8 @@ fn two_tunnels(read: &Read<'_, '_>, earlier: &Rule) {
          flows to the peer `{}`",
         rule.name, ipsec.peer, earlier.name, other.peer
     );
-    let fix = "change the addresses or ports of the rules so that they do not overlap; or let the \
-               earlier rule select only a part of the flows of the later rule";
+    let fix = "change the addresses or ports so that the rules do not overlap; or let the earlier \
+               rule select only a part of the flows of the later rule";
     let at = read.value.at_key("ipsec");
     report.error(MessageId("two-tunnels"), &at, message, fix);
 }
@@ -147,8 +147,8 @@ fn beyond_routes(report: &Diagnostics<'_>, rule: &Rule, earlier: &Read<'_, '_>) 
         earlier.rule.name, rule.name
     );
     let fix = format!(
-        "remove `{key}`, move the rule after rule `{later}`, or change the addresses or ports of \
-         the rules so that they do not overlap",
+        "remove `{key}`, move the rule after rule `{later}`, or change the addresses or ports so \
+         that the rules do not overlap",
         later = rule.name
     );
     let at = earlier.value.at_key(key);

@@ -8,7 +8,7 @@ use crate::starttls::machine::{
 };
 use crate::starttls::side::StarttlsSide;
 
-/// The client role.
+/// SMTP STARTTLS in the client role.
 #[derive(Debug, Default)]
 pub(crate) struct SmtpClient {
     waits_for: WaitsFor,
