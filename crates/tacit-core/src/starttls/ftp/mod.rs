@@ -10,8 +10,8 @@
 //! ```
 //!
 //! See RFC 959, 2228, 2428 and 4217. The exchanges of other protocols end when TLS begins, or
-//! soon after. The FTP exchange continues under TLS, because FTP announces each data connection on the
-//! control connection.
+//! soon after. The FTP exchange continues under TLS, because FTP announces each data connection on
+//! the control connection.
 //!
 //! tacit forwards a command only after the final reply to the previous command. So the replies stay
 //! in order. During a transfer, tacit forwards ABOR, NOOP, QUIT and STAT immediately.
