@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The caller sets the directory that stands for `/`. Relative paths begin at the directory of the
-//! file that contains them. The map file of the import names the copies of data sets. Policies from
-//! a policy server are not read.
+//! file that contains them. The map file of the import names the copies of data sets. This module
+//! does not read policies from a policy server.
 
 use super::document;
 use super::lex::{Document, Node};
@@ -158,7 +158,8 @@ impl Reader<'_> {
             What::Remote => {
                 let message =
                     format!("`{word}`: the import does not read policies of a policy server");
-                let fix = "remove the statement, and import the policy files of the policy server";
+                let fix = "remove the statement, copy the policy files from the policy server, and \
+                           import these files";
                 return self.findings.error(&node.at, message, fix);
             }
             What::Image | What::Tls | What::Filters => words.next(),

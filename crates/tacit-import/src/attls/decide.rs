@@ -82,8 +82,8 @@ fn check_owners_of_rules(rules: &[Effective<'_>], map: &Map, findings: &mut Find
             };
             let Some(other) = rules.iter().find(wider) else { continue };
             let message = format!(
-                "rules `{rule}` and `{other}` both match {word} `{name}`, but the map file sets \
-                 the program or user only for the first of them, in [rule.{rule:?}]",
+                "the map file sets the program or user for rule `{rule}`, in [rule.{rule:?}], but \
+                 not for rule `{other}`, which also matches {word} `{name}`",
                 rule = rule.rule.name,
                 other = other.rule.name,
                 name = own.value
@@ -245,7 +245,8 @@ fn action(rule: &Effective<'_>, findings: &mut Findings) -> Option<Action> {
         if named("TTLSEnvironmentActionRef") {
             return None;
         }
-        let fix = "add TTLSEnvironmentActionRef NAME, for the action with the TLS settings";
+        let fix = "add TTLSEnvironmentActionRef NAME, where NAME is the action with the TLS \
+                   settings";
         findings.error(&rule.rule.at, "the rule has no `TTLSEnvironmentActionRef`", fix);
         return None;
     }
@@ -265,6 +266,6 @@ fn check_map(rules: &[Effective<'_>], map: &Map, findings: &mut Findings) {
             Some(near) => format!("did you mean `{near}`?"),
             None => "remove the table from the map file".to_owned(),
         };
-        findings.error(&at, format!("the policy has no rule `{name}`"), fix);
+        findings.error(&at, format!("the AT-TLS policy has no rule `{name}`"), fix);
     }
 }

@@ -92,8 +92,8 @@ impl Context<'_> {
             self.findings.changed(&rule.rule.at, message, fix);
         } else if rule.remote.addresses.is_empty() && self.map.rule(name, "remote").is_none() {
             let message = "on z/OS the rule also matched connections from this host to itself; a \
-                           tacit rule matches such connections only if `remote` contains the \
-                           addresses of this host";
+                           tacit rule without `remote` does not match connections to loopback \
+                           addresses";
             let fix = format!(
                 "to match connections from this host to itself, add to the map \
                  file:\n[rule.{}]\nremote = [\"0.0.0.0/0\", \"::/0\", \"loopback\"]",
@@ -118,8 +118,7 @@ impl Context<'_> {
         let name = rule.rule.name.as_str();
         let own = (!rule.local.ports.is_empty()).then(|| port_list(&rule.local.ports));
         let Some(ports) = self.map.rule(name, "local-ports").cloned().or(own) else {
-            let why =
-                format!("rule `{name}` does not contain the port on which the program listens");
+            let why = format!("rule `{name}` does not set the port on which the program listens");
             let key = MissingKey { rule: name, key: "local-ports" };
             self.needs.rule(key, &rule.rule.at, why, "local-ports = 8080");
             return None;
@@ -133,7 +132,11 @@ impl Context<'_> {
             if owners::is_protected(rule) {
                 self.findings.changed(at, message, fix);
             } else {
-                self.findings.error(at, format!("{message}, in clear"), fix);
+                self.findings.error(
+                    at,
+                    format!("{message}, and would permit connections to them in clear"),
+                    fix,
+                );
             }
         }
         let mut keys = Keys::new();
@@ -159,7 +162,7 @@ impl Context<'_> {
             let own = (!rule.local.ports.is_empty()).then(|| port_list(&rule.local.ports));
             let Some(ports) = mapped.or(own) else {
                 let why =
-                    format!("rule `{name}` does not contain the port on which the program listens");
+                    format!("rule `{name}` does not set the port on which the program listens");
                 let key = MissingKey { rule: name, key: "local-ports" };
                 self.needs.rule(key, &rule.rule.at, why, "local-ports = 8080");
                 return Vec::new();

@@ -77,7 +77,7 @@ pub(super) fn is_reported(word: &str) -> bool {
 }
 
 const RENEGOTIATION: Notice = Notice::Info("tacit never renegotiates");
-const LIBRARY: Notice = Notice::Info("the TLS library has no such setting");
+const LIBRARY: Notice = Notice::Info("the TLS library of tacit has no setting for this attribute");
 
 /// What to report about an attribute that is not at its default; `None` if it takes effect.
 fn notice_of(word: &str, value: &str) -> Option<Notice> {
@@ -122,9 +122,9 @@ fn notice_of(word: &str, value: &str) -> Option<Notice> {
         "CtraceClearText" | "SyslogFacility" => {
             Notice::Info("tacit's agent has its own log options: see --log and --quiet in tacit(1)")
         }
-        "GroupUserInstance" | "EnvironmentUserInstance" | "ConnectionUserInstance" => Notice::Info(
-            "the agent does not need this attribute to reload certificates and policies",
-        ),
+        "GroupUserInstance" | "EnvironmentUserInstance" | "ConnectionUserInstance" => {
+            Notice::Info("the agent reloads certificates and policies without this attribute")
+        }
         "AIACDPPriority"
         | "MaxSrcRevExtLocValues"
         | "MaxValidRevExtLocValues"

@@ -252,9 +252,8 @@ impl Map {
             for key in rule.keys.keys() {
                 let entry = format!("`{key}` of [rule.{name:?}]");
                 if !used.contains(&entry) {
-                    let fix = "remove the key: either the AT-TLS rule already sets the value of \
-                               the key, or the key does not apply to the direction or TLS role of \
-                               this rule";
+                    let fix = "remove the key: the AT-TLS rule already sets this value, or the key \
+                               does not apply to the direction or TLS role of the rule";
                     findings.error(&at(rule.line), format!("{entry} has no effect"), fix);
                 }
             }
@@ -430,7 +429,7 @@ fn checked(table: &TomlTable<'_>, key: &'static str) -> Option<Option<Toml>> {
 fn copy(value: &TomlValue<'_>) -> Option<Toml> {
     let copied = toml_of(value.value);
     if copied.is_none() {
-        value.wrong_type("text, a whole number, a boolean, or a list or table of such values");
+        value.wrong_type("text, a whole number, a boolean, or a list or table of these types");
     }
     copied
 }

@@ -98,7 +98,7 @@ impl Needs {
         let mut fixes = Fixes::of(map);
         for (name, at) in by_origin(&self.jobs) {
             let or = if map.programs == PolicyPrograms::Host {
-                "# or { unit = \"NAME.service\" }, for a unit of systemd\n"
+                "# or { unit = \"NAME.service\" }, for a systemd unit\n"
             } else {
                 "# or { run = \"NAME\" }, for programs that `tacit run --name NAME` starts\n"
             };

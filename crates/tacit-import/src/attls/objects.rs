@@ -225,7 +225,8 @@ impl Objects {
                     continue;
                 }
                 let known: Vec<&str> = self.of_kind(kind).map(|one| one.name.as_str()).collect();
-                let message = format!("there is no {} `{}`", kind.word(), field.value);
+                let message =
+                    format!("there is no {kind} `{name}`", kind = kind.word(), name = field.value);
                 let fix = match nearest_word(&field.value, &known) {
                     Some(name) => format!("did you mean `{name}`?"),
                     None => format!(
@@ -264,7 +265,9 @@ fn kind(node: &Node, findings: &mut Findings) -> Option<Kind> {
     let near = nearest_word(keyword, &known);
     let fix = match near {
         Some(word) => format!("did you mean `{word}`?"),
-        None => format!("the statements are {}", word_list(&known)),
+        None => {
+            format!("write one of these statements: {statements}", statements = word_list(&known))
+        }
     };
     findings.error(&node.at, format!("unknown statement `{keyword}`"), fix);
     near.and_then(Kind::of)

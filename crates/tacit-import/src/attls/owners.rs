@@ -1,8 +1,8 @@
-//! Determines the programs and users to which an imported rule applies. In the policy of a captured
-//! host (`tacit agent --host`), a rule can also apply to systemd units and control groups. In other
-//! policies, a rule can also apply to runs (programs under `tacit run`). This module uses the job
-//! name and the user ID of the AT-TLS rule, and the map file. The map file maps job names and user
-//! IDs of z/OS to programs and users on Linux.
+//! Determines the programs and users to which an imported rule applies. An AT-TLS rule may
+//! contain a job name and a user ID of z/OS. The map file maps them to programs and users on Linux.
+//!
+//! With `tacit import --host`, the map file may also map a job name to systemd units and control
+//! groups. Without this option, it may also map a job name to runs (programs under `tacit run`).
 //!
 //! The job name in a rule may be a pattern, such as `NIGHT*`. Then the imported rule gets the
 //! programs of several entries in the map file. These are the entry `NIGHT*`, and narrower entries
@@ -125,9 +125,9 @@ impl Context<'_> {
         }
         if jobs.iter().any(|job| job.is_any()) {
             let message = format!(
-                "the rule applies to all programs {place}, because the map file sets `any` for the \
-                 job name of the rule",
-                place = self.place_of_programs()
+                "the rule applies to all {programs}, because the map file sets `any` for the job \
+                 name of the rule",
+                programs = self.programs()
             );
             let fix = "in the map file, set a program for the job name";
             self.findings.changed(&field.at, message, fix);
@@ -197,9 +197,9 @@ impl Context<'_> {
         let at = job.map_or(&rule.rule.at, |field| &field.at);
         if is_protected(rule) {
             let message = format!(
-                "tacit cannot see which program accepts a connection, so the rule applies to every \
-                 program {place} that listens on the port",
-                place = self.place_of_programs()
+                "tacit cannot see which program accepts a connection, so the rule applies to all \
+                 {programs} that listen on the port",
+                programs = self.programs()
             );
             self.findings.changed(
                 at,
@@ -216,8 +216,8 @@ impl Context<'_> {
         false
     }
 
-    fn place_of_programs(&self) -> &'static str {
-        if self.options.host { "of this host" } else { "under `tacit run`" }
+    fn programs(&self) -> &'static str {
+        if self.options.host { "programs of this host" } else { "programs under `tacit run`" }
     }
 }
 

@@ -1,8 +1,9 @@
-//! Decides when TLS begins for AT-TLS rules with `ApplicationControlled On`.
+//! Decides when TLS begins in the connections of an imported rule. Usually TLS begins at the first
+//! byte.
 //!
-//! With this setting, a program on z/OS starts TLS by a system call that Linux does not have. If
-//! the port belongs to a protocol with STARTTLS, the imported rule uses STARTTLS. Otherwise the map
-//! file must define when TLS begins.
+//! With `ApplicationControlled On`, a program on z/OS starts TLS by a system call that Linux does
+//! not have. If the port belongs to a protocol with STARTTLS, the imported rule uses STARTTLS. If
+//! the port belongs to no known protocol, the map file must define when TLS begins.
 
 use super::conditions::show_ports;
 use super::context::Context;
@@ -159,7 +160,7 @@ fn report_secondary(context: &mut Context<'_>, field: &Field, start: &Start) {
         let message = "FTP data connections use the TLS settings of their control connection";
         context.findings.info(&field.at, message);
     } else {
-        let fix = "set SecondaryMap Off, and write a separate rule for the ports of the additional \
+        let fix = "set SecondaryMap Off, and write a separate rule for the ports of the secondary \
                    connections";
         let message = "`SecondaryMap On` is supported for FTP only";
         context.findings.error(&field.at, message, fix);

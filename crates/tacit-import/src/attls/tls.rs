@@ -79,10 +79,10 @@ impl Context<'_> {
     fn turned_round(&mut self, rule: &Effective<'_>, side: Side) -> Option<Treatment> {
         let direction = rule.rule.field("Direction")?;
         if side == Side::Server && direction.value == "Both" {
-            let message = "`Direction Both`: the imported rule uses `starttls` for accepted \
-                           connections, and denies connections that programs open. The AT-TLS rule \
-                           has the role of the TLS server, but in a STARTTLS protocol, only the \
-                           TLS client opens connections";
+            let message = "`Direction Both`: the AT-TLS rule has the role of the TLS server, but \
+                           in a STARTTLS protocol only the TLS client opens connections. The \
+                           imported policy uses `starttls` for accepted connections, and denies \
+                           connections that programs open";
             let fix = "set `Direction Inbound`; if programs open connections with TLS, write \
                        another rule with `Direction Outbound` and `HandshakeRole Client`";
             self.findings.changed(&direction.at, message, fix);
@@ -216,8 +216,8 @@ impl Context<'_> {
             }
             (None, None) => {
                 let message = "the rule has no CertificateLabel, so tacit sends no certificate to \
-                               servers. AT-TLS clients never send the default certificate of the \
-                               ring; to send a certificate, set `certificate` in the map file";
+                               servers, as on z/OS. To send a certificate, set `certificate` in \
+                               the map file";
                 self.findings.info(ring.at, message);
                 None
             }
@@ -284,8 +284,8 @@ impl Context<'_> {
         let sni = sni?;
         let message = "the server's certificate must now contain the server name that tacit sends; \
                        on z/OS this was not required";
-        let fix = "set HostReferenceIdDNS to the name in the server's certificate. Or, to \
-                   turn off this check as on z/OS, run the import with --keep-no-name-check";
+        let fix = "set HostReferenceIdDNS to the name in the server's certificate. Or, to turn off \
+                   the name check as on z/OS, run the import with --keep-no-name-check";
         self.findings.changed(&sni.at, message, fix);
         Some(sni)
     }
@@ -297,8 +297,8 @@ impl Context<'_> {
             let message = "the server's certificate must now contain the name or address to which \
                            the program connects; on z/OS this was not required";
             let fix = "if the certificate has another name, set `server-name` in the map file to \
-                       this name. Or, to turn off the name check as on z/OS, run the import with \
-                       --keep-no-name-check";
+                       the name in the certificate. Or, to turn off the name check as on z/OS, run \
+                       the import with --keep-no-name-check";
             self.findings.changed(at, message, fix);
             return;
         }

@@ -20,8 +20,8 @@ pub(super) fn address_word(word: &str, node: &Node, findings: &mut Findings) -> 
         findings.changed(
             &node.at,
             message,
-            "either write the address with dots, or, if the number is a port, use an attribute \
-             for ports, such as RemotePortRange",
+            "write the address with dots. If the number is a port, use an attribute for ports, \
+             such as RemotePortRange",
         );
         return Some(address.to_string());
     }
@@ -30,7 +30,7 @@ pub(super) fn address_word(word: &str, node: &Node, findings: &mut Findings) -> 
                    10.0.0.1-10.0.0.9, or All";
         findings.error(
             &node.at,
-            format!("`{word}` cannot be `{text}`: this is not an address"),
+            format!("`{word}` cannot be `{text}`: the value is not an address, network or range"),
             fix,
         );
         return None;
@@ -75,7 +75,7 @@ pub(super) fn ports_word(word: &str, node: &Node, findings: &mut Findings) -> Op
             let fix = "write a port from 1 to 65535, a range such as 1024-2047, or 0 for any port";
             findings.error(
                 &node.at,
-                format!("`{word}` cannot be `{text}`: this is not a port"),
+                format!("`{word}` cannot be `{text}`: the value is not a port or range of ports"),
                 fix,
             );
             None

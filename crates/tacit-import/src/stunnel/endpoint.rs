@@ -59,7 +59,9 @@ impl Endpoint {
                         "`accept = {value}` has a host name, but tacit listens on addresses only",
                         value = entry.value
                     );
-                    let fix = format!("write the address, which `getent hosts {host}` prints");
+                    let fix = format!(
+                        "replace the host name by its address, which `getent hosts {host}` prints"
+                    );
                     findings.error(&entry.at, message, fix);
                     None
                 }

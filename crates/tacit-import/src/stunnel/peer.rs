@@ -1,8 +1,8 @@
 //! Converts stunnel options about peer verification to settings of a tacit rule.
 //!
 //! By default, stunnel does not verify its peer. With `verifyChain`, stunnel verifies the chain,
-//! but not the peer's name. A tacit rule verifies both. The import reports each of these
-//! differences, and names the option of `tacit import` that keeps stunnel's behaviour.
+//! but not the peer's name. A tacit rule verifies the chain and the name. The import reports each
+//! of these differences, and names the option of `tacit import` that keeps stunnel's behaviour.
 //!
 //! With `verifyPeer`, stunnel accepts the certificates in its files, and other certificates with
 //! the same name and key. tacit accepts only the certificates in the files.
@@ -161,8 +161,10 @@ pub(super) fn server(
             findings.changed(at, message, fix);
         } else if !is_checked && options.keep_no_name_check {
             keys.push(("verify", "chain".into()));
-            let message =
-                format!("service `{section}` accepts any certificate from its CAs, as in stunnel");
+            let message = format!(
+                "as in stunnel, service `{section}` accepts any server certificate from its CAs, \
+                 and does not check the name in the certificate"
+            );
             findings.changed(
                 at,
                 message,
@@ -236,7 +238,8 @@ fn server_name(
     let sent = sni.map(|sni| sni.value.as_str()).filter(|sni| !sni.is_empty());
     let requested = sent.or_else(|| connect.host());
     if let Some(entry) = service.last("checkEmail") {
-        let message = "tacit checks the host name or address of a server, not an e-mail address";
+        let message = "tacit cannot check the e-mail address in a server's certificate, only the \
+                       host name or IP address";
         findings.error(&entry.at, message, "set checkHost = NAME instead of checkEmail");
         return None;
     }
@@ -307,7 +310,8 @@ pub(super) fn client(
             }
             return Some(none);
         }
-        let message = "stunnel accepted any certificate; tacit accepts only valid certificates";
+        let message = "stunnel accepted any client certificate; tacit accepts only valid client \
+                       certificates from the CAs of the service";
         findings.changed(&entry.at, message, "set verifyChain = yes");
     }
     let level = if required.require { "required" } else { "at-full" };

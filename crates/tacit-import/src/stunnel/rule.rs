@@ -304,7 +304,7 @@ fn whole_seconds(
         findings.changed(
             &entry.at,
             message,
-            format!("tacit supports values from {min} to {SECONDS_MAX} seconds"),
+            format!("set a value from {min} to {SECONDS_MAX} seconds"),
         );
     }
     Some(Some(used))
@@ -396,8 +396,8 @@ fn shows_global(
             "service `{name}` no longer sends this certificate to its server: `cert` is a global \
              option, and the extendedKeyUsage of the certificate does not include clientAuth"
         );
-        let fix = "if the server requests a certificate, use one that has extendedKeyUsage = \
-                   clientAuth: set cert = FILE in the service";
+        let fix = "if the server requests a certificate, set cert = FILE in the service; FILE must \
+                   contain a certificate with extendedKeyUsage = clientAuth";
         findings.changed(&cert.at, message, fix);
         return false;
     }
@@ -423,13 +423,13 @@ fn sockets(service: &StunnelService<'_>, findings: &mut Findings) -> Option<()> 
             );
         } else if entry.value.contains("BINDTODEVICE") {
             let message = format!(
-                "`{option}`: tacit binds sockets to addresses, not to devices",
+                "`{option}`: tacit binds sockets to addresses, not to network devices",
                 option = entry.value
             );
             findings.error(
                 &entry.at,
                 message,
-                "set accept = ADDRESS:PORT, with an address of that device",
+                "set accept = ADDRESS:PORT, where ADDRESS is an address of the network device",
             );
             sound = None;
         } else {

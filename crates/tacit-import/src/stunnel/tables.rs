@@ -111,8 +111,8 @@ impl<'f> Tables<'f> {
         let list = last("CRLfile");
         let given: Vec<&Entry> = [last("CAfile"), last("CApath")].into_iter().flatten().collect();
         if let (Some(entry), Contents::Peers) = (list, contents) {
-            let message = "`CRLfile` needs CAs: with `verifyPeer` alone, tacit builds no chain, \
-                           and cannot check revocation";
+            let message = "`CRLfile` cannot be used with `verifyPeer` alone: tacit checks \
+                           revocation only if it verifies the certificate chain to a CA";
             let fix = "either set verify = 3, and add the CAs to CAfile; or remove \
                        CRLfile, and remove the revoked certificates from CAfile";
             findings.error(&entry.at, message, fix);
@@ -142,7 +142,7 @@ impl<'f> Tables<'f> {
         let crls: Vec<String> = list.iter().map(|entry| entry.value.clone()).collect();
         if files.is_empty() {
             if let Some(entry) = list {
-                let message = "`CRLfile` is set without CAs";
+                let message = "`CRLfile` is set, but neither CAfile nor CApath is set";
                 findings.error(&entry.at, message, "set CAfile = FILE");
                 return None;
             }
@@ -194,8 +194,8 @@ impl<'f> Tables<'f> {
         names.sort();
         if names.is_empty() {
             let message = format!(
-                "the directory {directory} contains no file that is named after a certificate \
-                 hash, so stunnel finds no certificates in the directory"
+                "stunnel finds certificates by their hashes, but the directory {directory} has no \
+                 file with a name such as 5ed36f99.0"
             );
             let fix = "put the CA certificates into one file: CAfile = FILE";
             findings.error(&entry.at, message, fix);

@@ -123,8 +123,8 @@ impl Targets {
         }
         let seconds = TARGET_SKIPPED.as_secs();
         let message = format!(
-            "service `{name}` skips a target for {seconds} s after the target did not answer; \
-             stunnel tried such a target again for each connection"
+            "if a target does not answer, service `{name}` skips the target for {seconds} s; \
+             stunnel tried the target again for each connection"
         );
         findings.changed(&second.at, message, "see `connect` in tacit.toml(5)");
         if self.order == TargetOrder::RoundRobin && role == ServiceRole::Server {

@@ -108,16 +108,16 @@ resumption = false
     assert_eq!(
         found,
         [
-            "2: changed: `setuid`: the agent does not change its user",
-            "3: info: `debug`: the agent logs to standard error; `--audit FILE` records every \
-             connection",
+            "2: changed: `setuid`: the agent does not switch to another user",
+            "3: info: `debug`: the agent logs to standard error, or to the destination of `--log`; \
+             `--audit FILE` records every connection",
             "4: info: service `smtp out` sends this certificate to servers that request a \
              certificate, because `cert` is a global option",
             "10: info: `TIMEOUTclose`: the agent sends close_notify and does not wait for the \
              answer of the peer",
             "21: changed: tacit does not support these suites in `ciphers`, and drops them: \
              AES128-SHA",
-            "22: info: X25519MLKEM768 is added as the first group, for peers that support \
+            "22: info: the import adds X25519MLKEM768 as the first group, for peers that support \
              post-quantum key exchange",
         ]
     );
@@ -152,8 +152,8 @@ fn several_targets_are_those_of_the_rule_in_the_order_of_stunnel() {
         assert_eq!(targets(&text).0, wanted, "{more}");
     }
     let server = |more: &str| targets(&format!("{SERVER}{more}\n")).1;
-    let skipped = "5: changed: service `s` skips a target for 10 s after the target did not \
-                   answer; stunnel tried such a target again for each connection";
+    let skipped = "5: changed: if a target does not answer, service `s` skips the target for 10 s; \
+                   stunnel tried the target again for each connection";
     let resumed = "5: changed: when a client resumes its TLS session, service `s` may connect the \
                    client to another target";
     let off_host =
@@ -221,23 +221,23 @@ fn what_a_rule_cannot_say_stops_the_import() {
         (
             "protocolHost = x",
             5,
-            "`protocolHost`: tacit does not support this option of the protocol negotiation before \
-             TLS",
+            "`protocolHost`: tacit has no equivalent for this option, which controls the exchange \
+             before TLS",
         ),
         ("PSKsecrets = /psk", 5, "`PSKsecrets`: tacit does not support TLS with pre-shared keys"),
         ("OCSPaia = yes", 5, "`OCSPaia`: tacit does not use OCSP"),
         (
             "redirect = 80",
             5,
-            "`redirect`: tacit rejects clients without a certificate, and does not redirect such \
-             clients",
+            "`redirect`: tacit rejects clients without a valid certificate, and cannot redirect \
+             them to another target",
         ),
         ("verifyPeer = yes", 5, "service `s` has no file with the certificates of its peers"),
         (
             "verifyPeer = yes\nCAfile = /p\nCRLfile = /l",
             7,
-            "`CRLfile` needs CAs: with `verifyPeer` alone, tacit builds no chain, and cannot \
-             check revocation",
+            "`CRLfile` cannot be used with `verifyPeer` alone: tacit checks revocation only if it \
+             verifies the certificate chain to a CA",
         ),
         ("verify = 2", 1, "service `s` has no CA for client certificates"),
         ("checkHost = a", 5, "`checkHost` has no effect without verifyChain or verifyPeer"),
@@ -248,15 +248,15 @@ fn what_a_rule_cannot_say_stops_the_import() {
         ("securityLevel = 3", 5, "`securityLevel = 3`: tacit has no security level above 2"),
         ("ciphers = HIGH@SECLEVEL=3", 5, "`@SECLEVEL=3`: tacit has no security level above 2"),
         ("ciphers = HIGH:@SECLEVEL=x", 5, "`@SECLEVEL=x` is not a security level"),
-        ("options = NO_TLSv9", 5, "`options`: `NO_TLSv9` is not an option of the TLS library"),
-        ("options = -0x4", 5, "`options`: `0x4` is not an option of the TLS library"),
+        ("options = NO_TLSv9", 5, "`options`: OpenSSL has no option `NO_TLSv9`"),
+        ("options = -0x4", 5, "`options`: OpenSSL has no option `0x4`"),
         ("options = no_ssl_mask", 5, no_version),
         ("cert = pkcs11:token=a", 5, "`cert = pkcs11:token=a` is not PEM"),
         ("cert = /c.p12", 5, "`cert = /c.p12` is not PEM"),
         (
             "socket = a:SO_BINDTODEVICE=lo",
             5,
-            "`a:SO_BINDTODEVICE=lo`: tacit binds sockets to addresses, not to devices",
+            "`a:SO_BINDTODEVICE=lo`: tacit binds sockets to addresses, not to network devices",
         ),
         ("libwrap = yes", 5, "`libwrap`: tacit does not read /etc/hosts.allow or /etc/hosts.deny"),
         ("chekHost = a", 5, "stunnel has no option `chekHost`"),
@@ -269,8 +269,8 @@ fn what_a_rule_cannot_say_stops_the_import() {
         (
             "CApath = /none",
             5,
-            "the directory /none contains no file that is named after a certificate hash, so \
-             stunnel finds no certificates in the directory",
+            "stunnel finds certificates by their hashes, but the directory /none has no file with \
+             a name such as 5ed36f99.0",
         ),
         ("client = maybe", 5, "`client = maybe` is neither yes nor no"),
     ] {

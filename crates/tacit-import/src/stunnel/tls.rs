@@ -209,8 +209,8 @@ fn groups(entry: &Entry, findings: &mut Findings) -> Option<Vec<Group>> {
         groups.insert(0, Group::X25519MLKEM768);
         findings.info(
             &entry.at,
-            "X25519MLKEM768 is added as the first group, for peers that support post-quantum key \
-             exchange",
+            "the import adds X25519MLKEM768 as the first group, for peers that support \
+             post-quantum key exchange",
         );
     }
     Some(groups)

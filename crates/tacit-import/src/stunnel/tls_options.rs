@@ -7,15 +7,15 @@ use super::lines::Entry;
 use crate::finding::Findings;
 use tacit_core::policy::text::nearest_word;
 
-/// The options that forbid TLS versions, the oldest first.
+/// The options that each forbid one TLS version, ordered from the oldest version to the newest.
 const FORBIDDING: [&str; 6] =
     ["NO_SSLv2", "NO_SSLv3", "NO_TLSv1", "NO_TLSv1_1", "NO_TLSv1_2", "NO_TLSv1_3"];
 
-/// Forbids every version.
+/// The option that forbids all TLS versions.
 const FORBIDDING_ALL: &str = "NO_SSL_MASK";
 
-/// Options that have no effect here: those of `stunnel -options`, and those that OpenSSL added
-/// later.
+/// Options without an effect in tacit: the other options that `stunnel -options` prints, and
+/// options of newer OpenSSL versions.
 const OTHERS: [&str; 50] = [
     "ALL",
     "ALLOW_CLIENT_RENEGOTIATION",
@@ -69,18 +69,19 @@ const OTHERS: [&str; 50] = [
     "TLS_ROLLBACK_BUG",
 ];
 
-/// What one `options` line says about versions.
+/// The effect of one `options` line on the allowed TLS versions.
 pub(super) enum VersionSwitch {
-    /// It forbids the version with this index, or with a dash allows it again.
+    /// The line forbids one TLS version. If the value begins with a dash, the line allows the
+    /// version again. `version` is an index into `FORBIDDING`.
     Version { version: usize, forbids: bool },
-    /// It forbids or allows all versions.
+    /// The line forbids or allows all TLS versions.
     Versions { forbids: bool },
-    /// Nothing about versions.
+    /// The line does not affect TLS versions.
     Other,
 }
 
-/// Reads an `options` line; `None` after an error was reported. The case of letters is ignored, as
-/// in stunnel.
+/// Reads one `options` line, and ignores the case of letters, as stunnel does. Returns `None` after
+/// it reported an error.
 pub(super) fn read(entry: &Entry, findings: &mut Findings) -> Option<VersionSwitch> {
     let name = entry.value.strip_prefix('-').unwrap_or(&entry.value);
     let forbids = name.len() == entry.value.len();
@@ -91,8 +92,10 @@ pub(super) fn read(entry: &Entry, findings: &mut Findings) -> Option<VersionSwit
         return Some(VersionSwitch::Versions { forbids });
     }
     if OTHERS.iter().any(|word| word.eq_ignore_ascii_case(name)) {
-        findings
-            .info(&entry.at, format!("`{name}` has no effect, because tacit has no such setting"));
+        findings.info(
+            &entry.at,
+            format!("`{name}` has no effect, because tacit has no equivalent setting"),
+        );
         return Some(VersionSwitch::Other);
     }
     let known: Vec<&str> =
@@ -101,10 +104,6 @@ pub(super) fn read(entry: &Entry, findings: &mut Findings) -> Option<VersionSwit
         Some(word) => format!("did you mean `{word}`?"),
         None => "remove the option; `stunnel -options` lists the known options".to_owned(),
     };
-    findings.error(
-        &entry.at,
-        format!("`options`: `{name}` is not an option of the TLS library"),
-        fix,
-    );
+    findings.error(&entry.at, format!("`options`: OpenSSL has no option `{name}`"), fix);
     None
 }

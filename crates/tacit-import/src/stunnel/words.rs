@@ -134,7 +134,8 @@ const fn ocsp(name: &'static str, harmless: &'static [&'static str]) -> Word {
     Word { name, scope: OptionScope::StunnelService, harmless, outcome: REFUSED_OCSP }
 }
 
-const LOGS: &str = "the agent logs to standard error; `--audit FILE` records every connection";
+const LOGS: &str = "the agent logs to standard error, or to the destination of `--log`; `--audit \
+                    FILE` records every connection";
 const RANDOM: &str = "the kernel provides random numbers";
 const NO_ENGINE: Outcome = Outcome::Refused(
     "tacit cannot use OpenSSL engines or PKCS #11 tokens",
@@ -143,7 +144,7 @@ const NO_ENGINE: Outcome = Outcome::Refused(
 /// Before all sections these options are about the process. In a section they are about its socket,
 /// and imported.
 const USER: Outcome = Outcome::Changed(
-    "the agent does not change its user",
+    "the agent does not switch to another user",
     "set User= in the agent's systemd unit to this user. If a rule listens on a port below 1024, \
      also add a systemd socket unit",
 );
@@ -156,9 +157,10 @@ const REFUSED_OCSP: Outcome = Outcome::Refused(
      (CRLfile) or issue short-lived certificates",
 );
 const NO_PSK: &str = "tacit does not support TLS with pre-shared keys";
-const PSK_FIX: &str = "make certificates for client and server: `tacit ca init`, `tacit ca issue \
-                       NAME`";
-const PROTOCOL: &str = "tacit does not support this option of the protocol negotiation before TLS";
+const PSK_FIX: &str = "remove the option, and create certificates for the client and the server: \
+                       `tacit ca init`, `tacit ca issue NAME`";
+const PROTOCOL: &str = "tacit has no equivalent for this option, which controls the exchange \
+                        before TLS";
 const PROTOCOL_FIX: &str = "remove the option if the peer does not need it";
 const CACHE: &str = "tacit has no settings for TLS sessions: the TLS library limits the \
                      number and lifetime of sessions";
@@ -294,8 +296,9 @@ pub(super) const WORDS: &[Word] = &[
     refused(
         "redirect",
         &[],
-        "tacit rejects clients without a certificate, and does not redirect such clients",
-        "remove the option; for clients that have no certificate, add a service with another \
+        "tacit rejects clients without a valid certificate, and cannot redirect them to another \
+         target",
+        "remove the option; for clients that have no valid certificate, add a service with another \
          `accept` address",
     ),
     changed(
@@ -353,7 +356,7 @@ pub(super) const WORDS: &[Word] = &[
     changed(
         "TIMEOUTidle",
         &[],
-        "the rule has no idle timeout",
+        "the imported rule has no idle timeout, so tacit does not close idle connections",
         "if idle connections must be closed, set `idle` in the rule",
     ),
     read("transparent"),

@@ -33,7 +33,7 @@ pub(crate) fn read(nodes: &[Node], findings: &mut Findings) -> Vec<Filter> {
     let mut policies = objects.of_kind(Kind::FilterPolicy);
     let Some(policy) = policies.next() else {
         if let Some(first) = nodes.iter().find(is_built) {
-            let message = "the file has no IpFilterPolicy";
+            let message = "the filter files contain no IpFilterPolicy";
             findings.error(
                 &first.at,
                 message,
@@ -45,7 +45,7 @@ pub(crate) fn read(nodes: &[Node], findings: &mut Findings) -> Vec<Filter> {
     if let Some(second) = policies.next() {
         findings.error(
             &second.at,
-            "the file has a second IpFilterPolicy",
+            "the filter files contain more than one IpFilterPolicy",
             "keep only one IpFilterPolicy",
         );
     }
@@ -275,7 +275,8 @@ impl<'r> Reader<'r> {
             }
             if is_udp && permits && matches!(way, Way::Accepted | Way::Inbound) {
                 let message = "tacit does not relay UDP flows that remote hosts start";
-                self.findings.changed(&service.at, message, "remove the rule");
+                let fix = "remove the service, or limit it to TCP: `Protocol tcp`";
+                self.findings.changed(&service.at, message, fix);
                 continue;
             }
             if is_udp && permits && way == Way::Both {
@@ -350,9 +351,9 @@ impl<'r> Reader<'r> {
             self.findings.error(
                 &field.at,
                 message,
-                "remove SecurityClass, and limit the rule to the addresses that are reached \
-                 through the interfaces of the class; or, for a captured host, write a rule with \
-                 `filter` and `class`",
+                "remove SecurityClass, and write the addresses behind these interfaces into the \
+                 filter rule. On a captured host, you can instead write a tacit rule with `filter` \
+                 and `class`",
             );
             return None;
         }
@@ -360,16 +361,17 @@ impl<'r> Reader<'r> {
             Some(field) if field.value == "Routed" => {
                 let message =
                     "the import does not convert filters for packets that this host forwards";
-                let fix = "remove the rule, and use nftables to filter forwarded packets; or, for \
-                           a captured host, write a rule with `filter` and `routing`";
+                let fix = "remove the rule, and use nftables to filter forwarded packets. On a \
+                           captured host, you can instead write a tacit rule with `filter` and \
+                           `routing`";
                 self.findings.error(&field.at, message, fix);
                 None
             }
             Some(field) if field.value == "Either" && action == Action::Permit => {
                 let message = "the imported rule covers only packets from or to this host, and \
                                not packets that this host forwards";
-                let fix = "use nftables to filter forwarded packets; or, for a captured host, \
-                           write a rule with `filter` and `routing`";
+                let fix = "use nftables to filter forwarded packets. On a captured host, you can \
+                           instead write a tacit rule with `filter` and `routing`";
                 self.findings.changed(&field.at, message, fix);
                 Some(())
             }
@@ -412,7 +414,8 @@ impl<'r> Reader<'r> {
                         "the policy cannot permit `{protocol}`: {reason}",
                         protocol = field.value
                     );
-                    let fix = "remove the service; or, for a captured host, write a `filter` rule";
+                    let fix = "remove the service. On a captured host, you can instead write a \
+                               tacit rule with `filter`";
                     self.findings.changed(&field.at, message, fix);
                 }
                 Some(Vec::new())

@@ -159,7 +159,7 @@ fn a_map_file_is_read_as_strictly_as_a_policy() {
         ),
         (
             "[rule.wbe]\nstart = \"immediate\"\n",
-            "m1 error: the policy has no rule `wbe` (did you mean `web`?)",
+            "m1 error: the AT-TLS policy has no rule `wbe` (did you mean `web`?)",
         ),
         ("[rule.web]\nstart = \"later\"\n", "m2 error: `start` cannot be `later`"),
         (

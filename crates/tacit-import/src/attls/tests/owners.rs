@@ -262,8 +262,8 @@ fn a_map_entry_of_one_rule_is_not_hidden_by_a_wider_pattern() {
     assert_eq!(policy, None);
     let wide = &names[0];
     let wanted = format!(
-        "rules `{narrow}` and `{wide}` both match Jobname `NIGHT1`, but the map file sets the \
-         program or user only for the first of them, in [rule.{narrow:?}]"
+        "the map file sets the program or user for rule `{narrow}`, in [rule.{narrow:?}], but not \
+         for rule `{wide}`, which also matches Jobname `NIGHT1`"
     );
     assert!(found.iter().any(|one| one.contains(&wanted)), "{found:#?}");
     let extended = map("NIGHT1 = { program = \"/p/1\" }\n");
