@@ -18,7 +18,7 @@ pub(super) fn read(input: &Input<'_>, findings: &mut Findings) -> Option<Documen
     if decoded.encoding != text::Encoding::Utf8 {
         let encoding = decoded.encoding;
         let message = if decoded.records {
-            format!("the import read the file as {encoding} in records of 80 bytes")
+            format!("the import read the file as {encoding}, in records of 80 bytes")
         } else {
             format!("the import read the file as {encoding}")
         };

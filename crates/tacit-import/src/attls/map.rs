@@ -334,7 +334,8 @@ fn refuse_of_other_kind(table: &TomlTable<'_>, programs: PolicyPrograms) -> Opti
                        programs of this host";
         (&["run"], message, "set `unit`, `cgroup` or `program`")
     } else {
-        let message = "tacit can select programs by systemd unit or cgroup only on a captured host";
+        let message = "tacit can select programs by systemd unit or cgroup only on a captured host \
+                       (`tacit agent --host`)";
         let fix = "set run = \"NAME\", and start the program with `tacit run --name NAME`, for \
                    example in ExecStart= of its systemd unit; or run the import with --host, and \
                    use the policy with `tacit agent --host`";

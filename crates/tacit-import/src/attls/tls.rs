@@ -249,8 +249,7 @@ impl Context<'_> {
             );
         }
         if !rule.is_on("HostRefWildcardValidation") {
-            let fix = "to prevent the use of wildcard certificates, make sure that the CA issues \
-                       none";
+            let fix = "make sure that the CA issues no wildcard certificates";
             self.findings.changed(
                 &name.at,
                 "tacit also accepts a wildcard certificate that matches the name",

@@ -278,8 +278,8 @@ fn server_name(
              this name",
             name = check.value
         );
-        let fix = "check that the server still selects the right certificate; to send no name, \
-                   set `sni = `";
+        let fix = "check that the server still selects the right certificate; to send no server \
+                   name, set `sni = ` (an empty value)";
         findings.changed(&check.at, message, fix);
     }
     Some(Checked { name: Some(check.value.clone()), sends_name, is_checked: true })

@@ -393,8 +393,8 @@ fn shows_global(
     let name = &service.section.name;
     if tables.is_for_clients(cert) == Some(false) {
         let message = format!(
-            "service `{name}` no longer sends this certificate to its server: `cert` is a global \
-             option, and the extendedKeyUsage of the certificate does not include clientAuth"
+            "service `{name}` no longer sends this certificate to its server, because the \
+             extendedKeyUsage of the certificate does not include clientAuth"
         );
         let fix = "if the server requests a certificate, set cert = FILE in the service; FILE must \
                    contain a certificate with extendedKeyUsage = clientAuth";

@@ -1,5 +1,6 @@
-//! Collects the identities, trusts and identity maps of an imported policy. Services with the same
-//! files share one identity and one trust.
+//! Collects the identities (certificates with their keys), trusts (sets of CAs) and identity maps
+//! (names of accepted clients) of an imported policy. Services with the same files share one
+//! identity and one trust.
 
 use std::collections::BTreeSet;
 

@@ -240,7 +240,7 @@ pub(super) const WORDS: &[Word] = &[
     read("curves"),
     info("logId", "each connection has a number in the log and in `tacit show connections`"),
     info("debug", LOGS),
-    info("delay", "the agent resolves the name of the target again at regular intervals"),
+    info("delay", "the agent always resolves the name of the target again at regular intervals"),
     Word {
         name: "engineId",
         scope: OptionScope::StunnelService,

@@ -352,8 +352,8 @@ impl<'r> Reader<'r> {
                 &field.at,
                 message,
                 "remove SecurityClass, and write the addresses behind these interfaces into the \
-                 filter rule. On a captured host, you can instead write a tacit rule with `filter` \
-                 and `class`",
+                 filter rule. On a captured host (`tacit agent --host`), you can instead write a \
+                 tacit rule with `filter` and `class`",
             );
             return None;
         }
@@ -362,16 +362,17 @@ impl<'r> Reader<'r> {
                 let message =
                     "the import does not convert filters for packets that this host forwards";
                 let fix = "remove the rule, and use nftables to filter forwarded packets. On a \
-                           captured host, you can instead write a tacit rule with `filter` and \
-                           `routing`";
+                           captured host (`tacit agent --host`), you can instead write a tacit \
+                           rule with `filter` and `routing`";
                 self.findings.error(&field.at, message, fix);
                 None
             }
             Some(field) if field.value == "Either" && action == Action::Permit => {
                 let message = "the imported rule covers only packets from or to this host, and \
                                not packets that this host forwards";
-                let fix = "use nftables to filter forwarded packets. On a captured host, you can \
-                           instead write a tacit rule with `filter` and `routing`";
+                let fix = "use nftables to filter forwarded packets. On a captured host (`tacit \
+                           agent --host`), you can instead write a tacit rule with `filter` and \
+                           `routing`";
                 self.findings.changed(&field.at, message, fix);
                 Some(())
             }
@@ -414,8 +415,8 @@ impl<'r> Reader<'r> {
                         "the policy cannot permit `{protocol}`: {reason}",
                         protocol = field.value
                     );
-                    let fix = "remove the service. On a captured host, you can instead write a \
-                               tacit rule with `filter`";
+                    let fix = "remove the service. On a captured host (`tacit agent --host`), you \
+                               can instead write a tacit rule with `filter`";
                     self.findings.changed(&field.at, message, fix);
                 }
                 Some(Vec::new())

@@ -199,7 +199,7 @@ fn jobs_of_one_program_are_distinguished_by_the_names_of_their_runs() {
         let map = format!("[job]\nNIGHT1 = {{ {key} = \"orders.service\" }}\n{RING}");
         let (policy, found) = imported(&rules(&["NIGHT1"]), &map, AttlsOptions::default());
         assert_eq!(policy, None);
-        let wanted = "only on a captured host (set run = \"NAME\"";
+        let wanted = "only on a captured host (`tacit agent --host`) (set run = \"NAME\"";
         assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
     }
 }
