@@ -162,8 +162,7 @@ pub(super) fn server(
         } else if !is_checked && options.keep_no_name_check {
             keys.push(("verify", "chain".into()));
             let message = format!(
-                "as in stunnel, service `{section}` accepts any server certificate from its CAs, \
-                 and does not check the name in the certificate"
+                "as in stunnel, service `{section}` accepts any name in a certificate from its CAs"
             );
             findings.changed(
                 at,
