@@ -1,7 +1,8 @@
-//! Opens pairs of connected sockets for a link between two kernels. Over a link, a run (a program
+//! Opens pairs of connected sockets for a link between two kernels. Over a *link*, a run (a program
 //! under `tacit run`) uses sockets of the other kernel. A socket cannot be passed to another
-//! kernel. Instead, the agent of the run gets one socket of a pair. All pairs are in a network
-//! namespace in which every address is local ([`create_mirror`](crate::namespace::create_mirror)).
+//! kernel. So the agent of the run gets one socket of a pair, and the link server connects the
+//! second socket with the other kernel. All pairs are in a network namespace in which every address
+//! is local ([`create_mirror`](crate::namespace::create_mirror)).
 //!
 //! ```text
 //!   agent of a run ── `program` ══════ `server` ── link server ── stream ──> other kernel

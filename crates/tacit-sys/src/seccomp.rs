@@ -53,7 +53,11 @@ pub(crate) fn error(errno: libc::c_int) -> sock_filter {
 
 /// A block has at most 255 instructions; the distance of a jump has 8 bits.
 pub(crate) fn length(block: &[sock_filter]) -> u8 {
-    debug_assert!(u8::try_from(block.len()).is_ok(), "a jump over {} instructions", block.len());
+    debug_assert!(
+        u8::try_from(block.len()).is_ok(),
+        "a filter cannot jump over {} instructions",
+        block.len()
+    );
     u8::try_from(block.len()).unwrap_or(u8::MAX)
 }
 

@@ -1,9 +1,10 @@
 //! Creates, connects, accepts, measures and closes stream sockets.
 //!
-//! All sockets are non-blocking and close-on-exec. Options are set before `connect`, or on the
-//! listening socket, from which accepted sockets inherit the options. Options are not set after
-//! `accept`: a later change of the congestion control would leave the pacing of the old algorithm
-//! in place.
+//! All sockets are non-blocking and close-on-exec. This module sets TCP options before `connect`,
+//! or on the listening socket. Accepted sockets inherit the options of the listening socket.
+//!
+//! tacit does not change the congestion control of an accepted socket. After such a change, the
+//! kernel would keep the pacing of the old algorithm.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -1,7 +1,7 @@
 //! Copies the SYN packets of programs under `tacit run` to the agent. Then the agent connects to
-//! the destinations of these packets. A *held* SYN is a SYN that an nftables rule drops. When the
-//! agent has connected to the destination of a held SYN, the agent sends this SYN again. There are
-//! two methods to copy SYN packets:
+//! the destinations of these packets. Meanwhile, the kernel *holds* each SYN: it drops the packet.
+//! When the agent has connected to the destination, the agent sends the SYN again. There are two
+//! methods to copy SYN packets:
 //!
 //! ```text
 //! nfnetlink_log   the default: an nftables rule copies each held SYN

@@ -134,6 +134,9 @@ const DEVICE: &str = "/dev/net/tun";
 /// `IFNAMSIZ`.
 const NAME_BYTES: usize = 16;
 /// IP packets without a header of their own, but with a `virtio_net_hdr`.
-#[expect(clippy::cast_possible_truncation, reason = "the kernel stores these flags in 16 bits")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the kernel stores the flags of an interface in 16 bits"
+)]
 const FLAGS: libc::c_short =
     (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;

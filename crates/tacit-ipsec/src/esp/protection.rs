@@ -11,8 +11,8 @@ use crate::cipher_key::KeyLengthError;
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
-    reason = "a Box would cost CPU time for each packet; without it, each SA wastes some memory, \
-              but there are few SAs"
+    reason = "a Box would cost CPU time for each packet; without a Box, each SA only wastes some \
+              memory"
 )]
 pub(crate) enum PacketProtection {
     /// ESP; `None`: in UDP.

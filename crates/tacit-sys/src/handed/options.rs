@@ -8,18 +8,19 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::ip_version::IpVersion;
 
-/// The largest value of a copied option, in bytes: two `timeval` fields, or the name of a
-/// congestion control. Longer values are cut off, which suffices for a comparison.
+/// The largest value of a copied option, in bytes. The longest values are a `timeval` and the name
+/// of a congestion control. [`read`] truncates longer values, which are only compared.
 const VALUE_BYTES_MAX: usize = 16;
 
-/// How an option is transferred.
+/// How this module copies an option to another socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Transfer {
-    /// Set the same value.
+    /// Set the value that the kernel reported for the program's socket.
     Copy,
-    /// Set half of it, because the kernel reports the double of what was set.
+    /// Set half of the reported value. For these options, the kernel reports twice the value that
+    /// the program has set.
     Half,
-    /// The socket cannot be replaced if the program has set it.
+    /// Do not copy the option. If the program has set this option, its socket cannot be replaced.
     Never,
 }
 
@@ -45,7 +46,7 @@ const fn ipv6(name: libc::c_int, transfer: Transfer) -> KnownOption {
     KnownOption { level: libc::IPPROTO_IPV6, name, transfer }
 }
 
-/// Names that libc lacks on some targets, from the kernel's headers.
+/// Option names from the kernel's headers. The crate `libc` lacks these names on some targets.
 const TCP_ULP: libc::c_int = 31;
 const SO_BINDTOIFINDEX: libc::c_int = 62;
 const SO_GET_FILTER: libc::c_int = libc::SO_ATTACH_FILTER;
@@ -108,15 +109,15 @@ const KNOWN: &[KnownOption] = &[
     ipv6(libc::IPV6_UNICAST_IF, Transfer::Never),
 ];
 
-/// The value of an option; `None` if the socket does not have the option.
+/// The value of a socket option; `None` if the socket does not have the option.
 type Value = Option<([u8; VALUE_BYTES_MAX], usize)>;
 
-/// The values of all known options of a socket.
+/// The values of a socket's options, in the order of [`KNOWN`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketOptions(Vec<Value>);
 
 impl SocketOptions {
-    /// Reads the options of a socket of this version.
+    /// Reads the options of a socket. `version` is the IP version of the socket.
     #[must_use]
     pub fn read(socket: BorrowedFd<'_>, version: IpVersion) -> Self {
         let has =
@@ -124,7 +125,8 @@ impl SocketOptions {
         Self(KNOWN.iter().map(|known| has(known).then(|| read(socket, known)).flatten()).collect())
     }
 
-    /// Whether all that differs from a fresh socket of the same namespace can be transferred.
+    /// Returns whether all changed options can be copied to another socket. An option is changed if
+    /// its value differs from `fresh`, the options of a new socket in the same network namespace.
     #[must_use]
     pub fn can_transfer(&self, fresh: &Self) -> bool {
         let all = KNOWN.iter().zip(self.0.iter().zip(&fresh.0));
@@ -132,10 +134,11 @@ impl SocketOptions {
             .all(|(known, (own, _))| known.transfer != Transfer::Never && own.is_some())
     }
 
-    /// Sets what differs from a fresh socket of the same namespace on another socket.
+    /// Copies the changed options to the socket `to`. An option is changed if its value differs
+    /// from `fresh`, the options of a new socket in the same network namespace.
     ///
     /// # Errors
-    /// An option cannot be transferred.
+    /// An option cannot be copied.
     pub fn transfer(&self, fresh: &Self, to: BorrowedFd<'_>) -> io::Result<()> {
         let all = KNOWN.iter().zip(self.0.iter().zip(&fresh.0));
         for (known, (own, _)) in all.filter(|(_, (own, fresh))| own != fresh) {

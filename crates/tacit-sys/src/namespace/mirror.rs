@@ -1,9 +1,10 @@
-//! Creates a network namespace in which every address is local. No program runs in it.
+//! Creates a network namespace for a link server. In this namespace, every address is local, and no
+//! program runs.
 //!
-//! Through a link, a program uses sockets of another kernel. For each of these sockets, the link
+//! Over a *link*, a program uses sockets of another kernel. For each of these sockets, the link
 //! server on the program's kernel opens a pair of sockets in this namespace. The two sockets of a
-//! pair are connected to each other. The program gets one of them, which has the address of the
-//! socket on the other kernel. The packets between the two sockets do not leave the namespace.
+//! pair are connected to each other. The program gets the socket that has the address of the socket
+//! on the other kernel. The packets between the two sockets do not leave the namespace.
 
 use super::{
     LOW_PORTS_START, choose_congestion_control, end_with, ip_support, lead_session, own_user, set,

@@ -102,7 +102,7 @@ pub fn create(
     route::allow(&mut route, families, SourceAddresses::default())
         .map_err(NamespaceStep::Network.refused())?;
     let large_segments = route::allow_large_segments(&mut route).unwrap_or_else(|error| {
-        missing.push(format!("large TCP segments on the interface lo ({error})"));
+        missing.push(format!("the interface lo cannot use large TCP segments: {error}"));
         LargeSegments::default()
     });
     missing.extend(set("net/ipv4/ip_unprivileged_port_start", LOW_PORTS_START).err());
@@ -120,7 +120,7 @@ pub fn create(
         install_rules(&mut netfilter, wanted).map_err(NamespaceStep::PacketRules.refused())?;
     if wanted.is_none() && copies == Copies::OfInterface {
         missing.push(
-            "packet logging by nfnetlink_log (without it, connections use more CPU time)"
+            "the kernel does not support nfnetlink_log, so connections use more CPU time"
                 .to_owned(),
         );
     }

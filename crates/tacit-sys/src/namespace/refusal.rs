@@ -39,8 +39,8 @@ impl NamespaceStep {
             Self::ParentDeath => "set the signal that the kernel sends when the parent ends",
             Self::Unshare => "create a user namespace and a network namespace",
             Self::Join => "join the namespaces of the run",
-            Self::Map => "map the user into the user namespace",
-            Self::Network => "set up the network",
+            Self::Map => "map the user ID into the user namespace",
+            Self::Network => "configure the network namespace",
             Self::PacketRules => "install the nftables rules",
             Self::Sockets => "create the agent's sockets",
         }
@@ -173,7 +173,7 @@ fn reason(step: NamespaceStep, errno: i32, machine: &Machine) -> Option<String> 
         }
         (_, libc::EPERM | libc::EACCES) if in_namespace => {
             "the kernel created the namespace, but granted no capabilities in it: a security \
-             module (AppArmor, SELinux) or a filter of a container may be the cause"
+             module (AppArmor, SELinux) or the seccomp filter of a container may be the cause"
         }
         (_, libc::EMFILE) => "too many open files (RLIMIT_NOFILE)",
         _ => return None,

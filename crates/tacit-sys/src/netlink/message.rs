@@ -110,8 +110,8 @@ impl NetlinkRequest {
     }
 
     pub(super) fn verdict(&self, answer: &NetlinkReply<'_>) -> Result<(), Error> {
-        let number =
-            read_u32(answer.payload, 0).ok_or(Error::Malformed("the error number is missing"))?;
+        let number = read_u32(answer.payload, 0)
+            .ok_or(Error::Malformed("the answer has no error number"))?;
         let errno = number.cast_signed().wrapping_neg();
         if errno == 0 {
             return Ok(());
@@ -147,11 +147,11 @@ pub(super) fn answers(mut bytes: &[u8]) -> impl Iterator<Item = Result<NetlinkRe
             (length, read_u16(bytes, 4), read_u16(bytes, 6), read_u32(bytes, 8))
         else {
             bytes = &[];
-            return Some(Err(Error::Malformed("the header is truncated")));
+            return Some(Err(Error::Malformed("the header of a message is truncated")));
         };
         let Some(payload) = bytes.get(HEADER_BYTES..length) else {
             bytes = &[];
-            return Some(Err(Error::Malformed("a length exceeds the message")));
+            return Some(Err(Error::Malformed("the length in a header exceeds the message")));
         };
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
         Some(Ok(NetlinkReply { kind, flags, sequence, payload }))

@@ -72,7 +72,9 @@ fn install(program: Option<Vec<libc::sock_filter>>, flags: libc::c_ulong) -> io:
     // With `TSYNC` the kernel returns the ID of a thread that could not use the filter.
     match result {
         0 => Ok(()),
-        id => Err(io::Error::other(format!("the thread {id} cannot use the seccomp filter"))),
+        id => Err(io::Error::other(format!(
+            "the kernel cannot install the seccomp filter for the thread {id}"
+        ))),
     }
 }
 

@@ -59,8 +59,11 @@ impl SpawnStep {
             Self::Place => "bind the program to the CPUs that the policy leaves for programs",
             Self::Hide => "hide files",
             Self::Filter => "install the system call filter (CONFIG_SECCOMP_FILTER is needed)",
-            Self::Rights => "drop the capabilities that have effect outside of the namespace",
-            Self::Restore => "restore limits and signals",
+            Self::Rights => {
+                "drop the capabilities that let root remove the nftables rules or leave the \
+                 namespaces"
+            }
+            Self::Restore => "restore the limit of open files and the signal settings",
         }
     }
 }

@@ -112,7 +112,7 @@ impl Socketcall {
     #[must_use]
     #[allow(
         clippy::cast_possible_truncation,
-        reason = "the kernel reads only 32 bits of these arguments"
+        reason = "the kernel reads only 32 bits of descriptors, lengths, flags and options"
     )]
     pub fn identify(&self, arguments: &[u8]) -> Option<NotifiedCall> {
         let word = |index: usize| {
@@ -148,7 +148,7 @@ impl NotifiedCall {
     /// Determines the kind of a system call from its ABI, its number and its arguments.
     #[allow(
         clippy::cast_possible_truncation,
-        reason = "the kernel reads only 32 bits of these arguments"
+        reason = "the kernel reads only 32 bits of descriptors, lengths, flags and options"
     )]
     pub(super) fn identify(audit_arch: u32, number: u32, arguments: &[u64; 6]) -> Self {
         let refused = || RefusedCall::identify(audit_arch, number, arguments[0] as u32);
@@ -645,7 +645,7 @@ mod tests {
                 assert_eq!(
                     call.identify(&bytes),
                     None,
-                    "the arguments of call {number} are truncated"
+                    "call {number} has truncated arguments, so it must not be identified"
                 );
             }
             call.identify(&bytes)

@@ -20,19 +20,19 @@ use libc::{c_int, sock_filter};
 
 use crate::seccomp::{LOAD, RETURN, jump, length, offset_of_argument, pass, statement};
 
-/// The options of one level.
+/// A level of `setsockopt`, with a list of options at this level.
 struct Level {
     number: c_int,
     names: &'static [c_int],
     meaning: Names,
 }
 
-/// What the names of a level are.
+/// Which options of a level the list contains.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Names {
-    /// The options about which the listener decides.
+    /// The selected options: another process decides about them.
     Notified,
-    /// The options about which it does not decide.
+    /// The harmless options. All other options of the level are selected.
     Harmless,
 }
 
@@ -43,15 +43,11 @@ const LEVELS: [Level; 4] = [
     Level { number: libc::IPPROTO_IPV6, names: OF_IPV6, meaning: Names::Harmless },
 ];
 
-/// A name that libc lacks on some targets, from the kernel's headers.
+// Option names from the kernel's headers. The crate `libc` lacks these names on some targets.
 const SO_BINDTOIFINDEX: c_int = 62;
-/// The same.
 const IP_RECVERR_RFC4884: c_int = 26;
-/// The same.
 const IP_LOCAL_PORT_RANGE: c_int = 51;
-/// The same.
 const IPV6_RECVERR_RFC4884: c_int = 31;
-/// The same.
 const IPV6_USE_MIN_MTU: c_int = 63;
 
 const OF_SOCKETS: &[c_int] =
@@ -120,13 +116,14 @@ const OF_IPV6: &[c_int] = &[
     libc::IPV6_MULTICAST_ALL,
 ];
 
-/// Whether the listener decides about this option.
+/// Returns whether the filter selects this option, so that another process decides about the call.
 pub(super) fn is_notified(level: c_int, name: c_int) -> bool {
     let known = LEVELS.iter().find(|known| known.number == level);
     known.is_some_and(|known| known.names.contains(&name) == (known.meaning == Names::Notified))
 }
 
-/// Builds the part of the filter for a call of `setsockopt`. Every path ends in a result.
+/// Builds the part of the seccomp filter that checks a call of `setsockopt`. Every branch of this
+/// part returns a result.
 pub(super) fn part() -> Vec<sock_filter> {
     let notify = || statement(RETURN, libc::SECCOMP_RET_USER_NOTIF);
     let mut part = vec![statement(LOAD, offset_of_argument(1))];

@@ -345,7 +345,7 @@ fn not_this_side(wanted: Option<&IkeIdentity>, own: &IkeIdentity) -> IkeFailure 
 }
 
 fn no_common_hash() -> IkeFailure {
-    let message = "the peer supports none of the signature algorithms of tacit's private key: on \
+    let message = "the peer supports no signature algorithm that tacit's private key can use: on \
                    the peer, enable RFC 7427 signatures with the hash algorithm of this key; or \
                    give tacit a private key with an algorithm that the peer supports";
     IkeFailure::new("no-common-signature", FailureSide::Both, message)

@@ -117,7 +117,10 @@ impl Scene {
             match decision {
                 Ok(FirstRequestDecision::Accept | FirstRequestDecision::Replace) => {}
                 Ok(FirstRequestDecision::Respond(response)) => {
-                    assert!(response.len() <= bytes.len(), "an answer amplifies");
+                    assert!(
+                        response.len() <= bytes.len(),
+                        "the response is longer than the request"
+                    );
                     return;
                 }
                 Ok(FirstRequestDecision::Drop) | Err(_) => return,
@@ -207,7 +210,7 @@ impl Scene {
         let Side { connection, installed, sent, .. } = &mut self.sides[side];
         let Some(connection) = connection else { return };
         assert!(connection.transmits.len() <= TRANSMITS_MAX);
-        assert!(connection.events.len() < EVENTS_MAX, "events are lost");
+        assert!(connection.events.len() < EVENTS_MAX, "the connection has too many unread events");
         // Both sides may replace at once what the limit is checked for.
         assert!(connection.sas.len() <= SAS_MAX + 1, "{} IKE SAs", connection.sas.len());
         assert!(connection.tunnels.len() <= CHILDREN_MAX + 1);
@@ -259,7 +262,10 @@ impl Scene {
                 self.on(side, |connection| connection.handle_timeout(now));
             }
             let connection = self.sides[side].connection.as_ref();
-            assert!(connection.is_none_or(|one| one.poll_timeout().is_none()), "it never ends");
+            assert!(
+                connection.is_none_or(|one| one.poll_timeout().is_none()),
+                "a closed connection must end"
+            );
         }
     }
 }

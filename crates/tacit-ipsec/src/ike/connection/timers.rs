@@ -65,7 +65,8 @@ impl IkeConnection {
                     self.give_up_attempt(IkeFailure::no_answer("the AUTH request"));
                 }
                 None => {
-                    let failure = IkeFailure::no_answer("tacit's requests on the IKE SA");
+                    let failure =
+                        IkeFailure::no_answer("the requests that tacit sent over the IKE SA");
                     self.end_sa(now, spi, Some(failure));
                 }
             }

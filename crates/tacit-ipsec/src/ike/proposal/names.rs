@@ -32,7 +32,7 @@ fn refusal(transform: &Transform) -> Option<&'static str> {
             Some("SHA-1 is refused: use SHA-256 or a longer hash")
         }
         (TransformKind::KeyExchange, 1 | 2 | 5 | 22) => {
-            Some("groups below 2048 bits are refused: use X25519 or ECP-256")
+            Some("key exchange groups below 2048 bits are refused: use X25519 or ECP-256")
         }
         _ => None,
     }

@@ -1,5 +1,6 @@
 //! Maintains two nftables sets: the IPv4 addresses and the IPv6 addresses of a run (a program under
-//! `tacit run`). These addresses are copies of the host's addresses.
+//! `tacit run`). A run has addresses that are the same in every run, and copies of the host's
+//! addresses.
 
 use std::net::IpAddr;
 
@@ -72,8 +73,10 @@ fn elements(addresses: &[IpAddr]) -> Vec<NetlinkRequest> {
 
 /// A change of elements: the name of the step, the message type and its flags.
 type OwnChange = (&'static str, u16, u16);
-const ADDING: OwnChange = ("adding own addresses", NEWSETELEM, CREATE);
-const REMOVING: OwnChange = ("removing own addresses", DELSETELEM, NLM_F_ACK);
+const ADDING: OwnChange =
+    ("adding addresses to the sets of the run's own addresses", NEWSETELEM, CREATE);
+const REMOVING: OwnChange =
+    ("removing addresses from the sets of the run's own addresses", DELSETELEM, NLM_F_ACK);
 
 fn lists(change: OwnChange, addresses: &[IpAddr]) -> Vec<NetlinkRequest> {
     let (v4, v6): (Vec<_>, Vec<_>) = addresses.iter().partition(|one| one.is_ipv4());

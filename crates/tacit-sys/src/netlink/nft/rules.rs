@@ -88,7 +88,8 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
         &[Transport(TCP), PastSyn, Accept],
     );
     let released = [Mark(RELEASE_MARK), Transport(TCP)];
-    let step = "adding the nft rule that sends released SYNs to the agent";
+    let step = "adding the nft rule that redirects released SYNs (sent again by the agent) to the \
+                agent's listener";
     rules.push_or_refused(step, &released, &[ToAgent(redirect)], Reset);
     rules.push_local_dns(&LOOPBACK_V4, Redirect::V4);
     if kernel == IpSupport::V4AndV6 {

@@ -124,7 +124,8 @@ impl Set {
     }
 
     pub(super) fn emptying(self) -> NetlinkRequest {
-        let mut message = message("emptying the sets", DELSETELEM, NLM_F_ACK);
+        let mut message =
+            message("emptying the nftables sets of captured destinations", DELSETELEM, NLM_F_ACK);
         message.text(1, TABLE);
         message.text(2, self.name());
         message
@@ -152,7 +153,8 @@ pub(super) fn declare_ranges(
         IpVersion::V4 => (7, 4),
         IpVersion::V6 => (8, 16),
     };
-    let mut message = message("creating the sets", NEWSET, CREATE);
+    let mut message =
+        message("creating the nftables sets of address and port ranges", NEWSET, CREATE);
     message.text(1, TABLE);
     message.text(2, name);
     let kind = match value {

@@ -8,8 +8,8 @@
 //!   5, 6      packets of the agent's own sockets         table `local`
 //!   10..      routing rules by protocol and port range   a separate table for each rule
 //!   80..      like 10..; after a change, the new rules are in the range that was free
-//!   196..     IPv6: all other packets by protocol         table `local`: the nftables rules decide
-//!   199       IPv6: ICMP errors about tunnels             no route
+//!   196..     IPv6: all other TCP, UDP and ICMPv6        table `local`: the nftables rules decide
+//!   199       IPv6: look-ups for ICMP errors             no route
 //!   200       all other packets                          table `local`: the nftables rules decide
 //!
 //! each separate table
@@ -18,19 +18,19 @@
 //! ```
 //!
 //! The table `local` contains a route for all addresses, and by default the kernel looks at this
-//! table first. So this module adds a routing rule for `local` that has a lower precedence. Then
-//! this module removes the kernel's own routing rule for this table.
+//! table first. So this module adds a routing rule for `local` after the rules for tunnels, and
+//! removes the kernel's own routing rule for this table.
 //!
 //! The device and its routes disappear when the process that holds the device ends. The
 //! `unreachable` routes remain, so no packet leaves in clear by another route. This module installs
-//! the `unreachable` routes before all other routes. This module adds routing rules for new tables
-//! only when the tables are complete, so no packet is refused during a change. If a table cannot be
-//! completed, this module adds the routing rules nevertheless, and the `unreachable` routes refuse
-//! the packets.
+//! the `unreachable` routes before all other routes. This module completes the new tables before it
+//! adds the routing rules for them, so no packet is refused during a change. If this module cannot
+//! complete a table, it adds the routing rules anyway, and the `unreachable` routes refuse the
+//! packets.
 //!
-//! The routes have the MTU of the path. This MTU tells programs how long a packet may be. ICMP
-//! errors alone would not always lower the MTU of a route. When an ICMP error arrives, the kernel
-//! looks up the route without ports, so routing rules with port ranges do not match.
+//! The routes have the MTU of the path, so the kernel knows how long a packet may be. ICMP errors
+//! alone would not always lower the MTU of a route. When an ICMP error arrives, the kernel looks up
+//! the route without ports, so routing rules with port ranges do not match.
 //!
 //! All state is in the kernel, so another process with the netlink socket can continue the work.
 //!

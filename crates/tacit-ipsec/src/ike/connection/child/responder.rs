@@ -133,7 +133,14 @@ impl IkeConnection {
         let remote = narrow(&child.remote, request.initiator);
         if local.is_empty() || remote.is_empty() {
             let kind = notify::TS_UNACCEPTABLE;
-            return Err(refuse(kind, IkeFailure::refused(kind, "this side's tunnel")));
+            let failure = IkeFailure::new(
+                "peer-refused",
+                FailureSide::Both,
+                "tacit refused the peer's tunnel with the reply TS_UNACCEPTABLE: the addresses, \
+                 protocols and ports of this tunnel do not overlap with those of the policy rule; \
+                 compare the traffic selectors of both sides",
+            );
+            return Err(refuse(kind, failure));
         }
         let secret = match chosen.proposal.pfs {
             None => None,

@@ -85,7 +85,7 @@ fn chain(chain: Chain) -> NetlinkRequest {
 }
 
 fn chain_named(name: &str) -> NetlinkRequest {
-    let mut message = message("making a chain", NEWCHAIN, CREATE);
+    let mut message = message("creating an nftables chain", NEWCHAIN, CREATE);
     message.text(1, TABLE);
     message.text(3, name);
     message

@@ -69,7 +69,8 @@ impl Rules {
                 let then = [&[Host(IsRewritten(true))], then].concat();
                 self.push_to_captured_ports(table, step, &then);
             }
-            let step = "adding the nft rule that accepts packets that another chain has checked";
+            let step = "adding the nft rule that accepts packets to captured ports that the chain \
+                        `clients` has already checked";
             for own in [IsLocal(PacketEnd::Destination), IsAnycast(PacketEnd::Destination)] {
                 self.push_to_captured_ports(table, step, &[Host(own), Accept]);
             }

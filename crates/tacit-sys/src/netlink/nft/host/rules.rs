@@ -21,7 +21,7 @@
 //!
 //! The decisions `capture`, `refuse` and `prohibit` apply only to connections that programs have
 //! opened, and not to answers to clients. Connection tracking shows which side has opened a
-//! connection, unless the connection is older than the nftables table.
+//! connection, if the connection is newer than the nftables table.
 //!
 //! A captured TCP connection stays captured until it ends, even if a later nftables table does not
 //! capture its destination. Otherwise the next segment of the connection would leave in clear. If
@@ -169,7 +169,8 @@ impl Rules {
         let not_to_containers: Vec<_> = names.map(|name| Host(NotSentOn(name))).collect();
         let to_program = [Host(Transparent(true)), Host(IsForeign(PacketEnd::Source)), Drop];
         let leaving = [Host(MarkIs(self.bits.agent)), Host(NotToLo)];
-        let step = "adding the nft rule that drops packets to programs that would leave the host";
+        let step = "adding the nft rule that drops the agent's packets to a program if their route \
+                    leaves the host";
         self.push(Chain::Output, step, &[&leaving[..], &not_to_containers, &to_program].concat());
     }
 
@@ -240,12 +241,16 @@ impl Rules {
             let rewritten = [Host(IsRewritten(true)), Accept];
             self.push(
                 capture,
-                "adding the nft rule that accepts redirected flows (NAT)",
+                "adding the nft rule that accepts flows that NAT redirects",
                 &rewritten,
             );
         }
         let rewritten = [Host(IsRewritten(true)), Host(Goto(Chain::Refuse.name()))];
-        self.push(capture, "adding the nft rule that rejects redirected packets (NAT)", &rewritten);
+        self.push(
+            capture,
+            "adding the nft rule that rejects packets that NAT redirects",
+            &rewritten,
+        );
         let keep = [Transport(TCP), Host(SetConnectionMark(kept))];
         self.push(capture, "adding the nft rule that marks captured connections", &keep);
         let marked = [Host(SetMark(captured)), Accept];
@@ -259,13 +264,13 @@ impl Rules {
         // Most packets match no rule. Each check costs time for all of them, so that unusual
         // packets have chains of their own.
         let marked = [Host(MarkIsNot(none)), Host(Jump(Chain::Marked.name()))];
-        self.push(output, "adding the nftables rule for packets with a fwmark", &marked);
+        self.push(output, "adding the nft rule that selects packets with a fwmark", &marked);
         self.push_marked();
         if let Some(user) = table.user {
             let of_agent = [Host(OfUser(user)), Accept];
             self.push(
                 output,
-                "adding the nft rule that accepts packets of the agent's user",
+                "adding the nft rule that accepts packets from processes of the agent's user",
                 &of_agent,
             );
         }
@@ -296,7 +301,8 @@ impl Rules {
             self.push(output, step, &[&in_name_of_others[..], &[of_agent, Accept]].concat());
         }
         let noted = [Host(ConnectionMarkIsNot(none)), Host(Jump(Chain::Noted.name()))];
-        self.push(output, "adding the nftables rule for connections with a conntrack mark", &noted);
+        let step = "adding the nft rule that selects packets of connections with a conntrack mark";
+        self.push(output, step, &noted);
         self.push_noted_connections();
         self.push_filter_call(table, output);
         if !table.inbound.is_empty() && table.lifetime == Lifetime::Unlimited {
@@ -409,7 +415,8 @@ impl Rules {
         let local = [Host(IsLocal(PacketEnd::Destination)), Accept];
         self.push(chain, "adding the nft rule that accepts packets to this host", &local);
         let answer = [Host(IsReply), Host(IsRewritten(true)), Accept];
-        self.push(chain, "adding the nft rule that accepts answers from published ports", &answer);
+        let step = "adding the nft rule that accepts answers from published ports of containers";
+        self.push(chain, step, &answer);
         self.push_kept(chain);
         if table.lifetime == Lifetime::Unlimited {
             self.push_source_routes(chain);
@@ -426,7 +433,7 @@ impl Rules {
             let decided = [received, Host(IsRewritten(true)), Host(IsOriginal), forwarding];
             self.push(
                 Chain::Routed,
-                "adding the nft rule that checks redirected flows of containers (NAT)",
+                "adding the nft rule that checks flows of containers that NAT redirects",
                 &decided,
             );
         }
@@ -442,7 +449,7 @@ impl Rules {
         );
         self.push(
             chain,
-            "adding the nft rule that accepts released SYNs",
+            "adding the nft rule that accepts released SYNs (sent again by the agent)",
             &[Host(MarkIs(release)), Accept],
         );
     }
@@ -545,7 +552,7 @@ impl Rules {
             let of_agent = [Host(OfUser(user)), Accept];
             self.push(
                 chain,
-                "adding the nft rule that accepts packets of the agent's user",
+                "adding the nft rule that accepts packets from processes of the agent's user",
                 &of_agent,
             );
         }
@@ -613,7 +620,7 @@ impl Rules {
     /// What the routing rule has returned to `lo`.
     fn push_returned(&mut self, table: &HostTable<'_>) {
         let none = self.bits.none;
-        let step = "adding the nftables rule for packets with a fwmark";
+        let step = "adding the nft rule that selects packets with a fwmark";
         let returned = [Host(MarkIsNot(none)), Host(Jump(Chain::Returned.name()))];
         // What comes from containers is marked on its own interface.
         let is_only_on_lo = table.forwarded.is_empty();
@@ -636,10 +643,12 @@ impl Rules {
         let accepted = [of_agent, &[Host(MarkIs(agent)), Accept]].concat();
         self.push(chain, "adding the nft rule that accepts the agent's packets", &accepted);
         let held = [CopyToAgent, ToHold(self.redirect)];
-        let step = "adding the nft rule that holds a captured SYN";
+        let step = "adding the nft rule that holds a captured SYN (the agent gets a copy, and \
+                    the kernel drops the SYN)";
         self.push_or_refused(chain, step, &tcp, &held, Reset);
         let released = [of_agent, &[Host(MarkIs(release)), Transport(TCP)]].concat();
-        let step = "adding the nft rule that sends released SYNs to the agent";
+        let step = "adding the nft rule that redirects released SYNs (sent again by the agent) to \
+                    the agent's listener";
         self.push_or_refused(chain, step, &released, &[to_agent], Reset);
         let udp = [Host(MarkIs(captured)), Transport(UDP)];
         let step = "adding the nft rule that sends captured datagrams to the agent";
@@ -665,7 +674,8 @@ impl Rules {
             Lifetime::Unlimited => [PastSyn, Reset],
             Lifetime::OfInstaller => [PastSyn, Accept],
         };
-        let step = "adding the nft rule for packets of connections that the agent has not accepted";
+        let step = "adding the nft rule that decides about packets of connections that the agent \
+                    has not accepted";
         self.push(chain, step, &past_agent);
         let led = [Host(AnySocket), Host(ToInbound(self.redirect))];
         let step = "adding the nft rule that sends packets of clients to the agent";

@@ -99,7 +99,7 @@ pub(super) fn declarations(flags: u32) -> Vec<NetlinkRequest> {
     let mut table = message(DECLARING, NEWTABLE, CREATE);
     table.text(1, NAMES_TABLE);
     table.be32(2, flags);
-    let mut set = message("creating the set of DNS names", NEWSET, CREATE);
+    let mut set = message("creating the nftables set of DNS names", NEWSET, CREATE);
     set.text(1, NAMES_TABLE);
     set.text(2, NAMES);
     set.be32(3, SET_TIMEOUT);

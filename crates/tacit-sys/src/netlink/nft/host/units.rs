@@ -54,7 +54,7 @@ pub fn install_units(
     destinations: &[Element],
 ) -> Result<(), Error> {
     check(destinations)?;
-    const { assert!(HOST_RANGES_MAX == 16_384, "change the number in the error below, too") };
+    const { assert!(HOST_RANGES_MAX == 16_384, "change the number in the error message too") };
     if destinations.len() > HOST_RANGES_MAX {
         return Err(Error::Invalid(
             "the policy rules with `unit` have more than 16,384 destinations: use fewer and larger \
@@ -171,7 +171,7 @@ fn units() -> NetlinkRequest {
 }
 
 fn chain((name, hook): (&'static str, Option<(u32, i32)>)) -> NetlinkRequest {
-    let mut message = message("making a chain", NEWCHAIN, CREATE);
+    let mut message = message("creating an nftables chain for systemd units", NEWCHAIN, CREATE);
     message.text(1, TABLE);
     message.text(3, name);
     if let Some((number, priority)) = hook {
@@ -187,7 +187,7 @@ fn chain((name, hook): (&'static str, Option<(u32, i32)>)) -> NetlinkRequest {
 
 /// Removes the rules of all chains.
 fn without_rules() -> NetlinkRequest {
-    let mut message = message("removing the rules", DELRULE, NLM_F_ACK);
+    let mut message = message("removing the nft rules for systemd units", DELRULE, NLM_F_ACK);
     message.text(1, TABLE);
     message
 }
@@ -224,7 +224,7 @@ fn rules(mark: u32) -> Vec<NetlinkRequest> {
         }
     }
     let leaving = [Host(MarkIs(marked)), Host(SetMark(unmarked))];
-    push(LEAVING, "adding the nft rule that clears the fwmark of packets", &leaving);
+    push(LEAVING, "adding the nft rule that clears the fwmark after routing", &leaving);
     rules
 }
 

@@ -89,7 +89,8 @@ impl Rules {
     /// another table captures is known.
     pub(super) fn push_filling(&mut self) {
         let unmarked = Host(MarkIs(self.bits().none));
-        let step = "adding the temporary nft rule that drops packets of unknown flows";
+        let step = "adding the temporary nft rule that drops packets while the agent copies flows \
+                    from the earlier table";
         self.push(Chain::Filling, step, &[unmarked, Transport(TCP), PastSyn, Drop]);
         self.push(Chain::Filling, step, &[unmarked, Transport(UDP), Drop]);
     }
@@ -102,7 +103,8 @@ impl Rules {
             let key = key_of_sent(set);
             let marked = [family_is, Transport(TCP), Host(MarkIs(bits.captured))];
             let to_keep = Host(Goto(keep.name()));
-            let step = "adding the nft rule that checks captured connections";
+            let step =
+                "adding the nft rule that finds packets of connections that are already captured";
             self.push(Chain::Strays, step, &[&marked[..], &[to_keep]].concat());
             let stray = [family_is, Transport(TCP), Host(MarkIs(bits.none)), PastSyn];
             let known = [flow(InFlows(set, key)), to_keep];
@@ -173,8 +175,8 @@ impl Rules {
             let filling = Host(Jump(Chain::Filling.name()));
             self.push(
                 chain,
-                "adding the nft rule for packets that arrive before the agent has copied the flows \
-                 of the replaced table",
+                "adding the nft rule that calls the chain `filling`, which drops packets while the \
+                 agent copies flows from the earlier table",
                 &[filling],
             );
         }
@@ -216,13 +218,13 @@ impl Rules {
     fn push_candidates(&mut self, table: &HostTable<'_>) {
         let chain = Chain::Candidates;
         let marked = [Host(MarkIsNot(self.bits().none)), Host(Jump(Chain::Marked.name()))];
-        self.push(chain, "adding the nftables rule for packets with a fwmark", &marked);
+        self.push(chain, "adding the nft rule that selects packets with a fwmark", &marked);
         self.push_own_packets(Chain::Marked);
         if let Some(user) = table.user {
             let of_agent = [Host(OfUser(user)), Accept];
             self.push(
                 chain,
-                "adding the nft rule that accepts packets of the agent's user",
+                "adding the nft rule that accepts packets from processes of the agent's user",
                 &of_agent,
             );
         }
@@ -232,7 +234,9 @@ impl Rules {
         for (((_, family_is), set), keep) in FAMILIES.into_iter().zip(KEPT).zip(KEEP) {
             let known = flow(InFlows(set, key_of_sent(set)));
             let kept = [family_is, Transport(TCP), PastSyn, known, Host(Goto(keep.name()))];
-            self.push(chain, "adding the nft rule that checks captured connections", &kept);
+            let step =
+                "adding the nft rule that finds packets of connections that are already captured";
+            self.push(chain, step, &kept);
         }
         self.push_filter_call(table, chain);
         self.push_destinations(chain, table);
@@ -307,7 +311,7 @@ impl Rules {
             }
         }
         let marked = [Host(MarkIsNot(self.bits().none)), Host(Jump(Chain::Returned.name()))];
-        self.push(Chain::Looped, "adding the nftables rule for packets with a fwmark", &marked);
+        self.push(Chain::Looped, "adding the nft rule that selects packets with a fwmark", &marked);
         self.push_returned_to_agent(table);
     }
 

@@ -251,7 +251,7 @@ fn declare(number: usize, group: &PacketGroup<'_>, id: u32) -> NetlinkRequest {
 }
 
 fn declare_windows() -> NetlinkRequest {
-    let mut set = message("creating the set of time windows", NEWSET, CREATE);
+    let mut set = message("creating the nftables set of the policy's time windows", NEWSET, CREATE);
     set.text(1, TABLE);
     set.text(2, WINDOWS);
     set.be32(3, SET_TIMEOUT);
@@ -305,7 +305,8 @@ fn windows(windows: &[WindowTime]) -> Option<NetlinkRequest> {
 /// # Errors
 /// The kernel's. `ENOENT`: the table has no filters.
 pub fn set_windows(netfilter: &mut Netlink, present: &[WindowTime]) -> Result<(), Error> {
-    let mut emptied = message("removing the time windows", DELSETELEM, NLM_F_ACK);
+    let mut emptied =
+        message("emptying the nftables set of the policy's time windows", DELSETELEM, NLM_F_ACK);
     emptied.text(1, TABLE);
     emptied.text(2, WINDOWS);
     commit(netfilter, std::iter::once(emptied).chain(windows(present)).collect())
