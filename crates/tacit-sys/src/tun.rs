@@ -5,8 +5,8 @@
 //! program ── packet ──> tacit0 ── read ──> agent ── write ──> tacit0 ── packet ──> program
 //! ```
 //!
-//! A `virtio_net_hdr` precedes each packet. So a TCP packet can have up to 64 KiB. The sender of a
-//! packet can also leave the checksum to the receiver.
+//! A `virtio_net_hdr` precedes each packet. This header can describe a large TCP packet of up to 64
+//! KiB, and a packet whose checksum the receiver must compute.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

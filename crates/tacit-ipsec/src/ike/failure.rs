@@ -99,13 +99,13 @@ impl IkeFailure {
             }
             notify::INTERNAL_ADDRESS_FAILURE | notify::FAILED_CP_REQUIRED => (
                 FailureSide::Both,
-                "the peer assigned no inner address; check the peer's address pool, and whether \
-                 tacit's policy requests an inner address",
+                "the peer assigned no inner address (the address inside the tunnel); check the \
+                 peer's address pool, and whether tacit's policy requests an inner address",
             ),
             notify::NO_ADDITIONAL_SAS => (
                 FailureSide::Peer,
-                "the peer allows no additional child SA, but rekeying needs one; enable rekeying \
-                 on the peer",
+                "the peer allows no additional child SA (keys of a tunnel), but rekeying needs a \
+                 second child SA; enable rekeying on the peer",
             ),
             _ => (FailureSide::Peer, "read the peer's log"),
         };

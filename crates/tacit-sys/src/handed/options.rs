@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use crate::ip_version::IpVersion;
 
 /// The largest value of a copied option, in bytes. The longest values are a `timeval` and the name
-/// of a congestion control. [`read`] truncates longer values, which are only compared.
+/// of a congestion control. `read` truncates longer values, which are only compared.
 const VALUE_BYTES_MAX: usize = 16;
 
 /// How this module copies an option to another socket.
@@ -112,7 +112,7 @@ const KNOWN: &[KnownOption] = &[
 /// The value of a socket option; `None` if the socket does not have the option.
 type Value = Option<([u8; VALUE_BYTES_MAX], usize)>;
 
-/// The values of a socket's options, in the order of [`KNOWN`].
+/// The values of a socket's options, in the order of `KNOWN`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketOptions(Vec<Value>);
 

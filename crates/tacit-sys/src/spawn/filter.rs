@@ -533,7 +533,11 @@ mod tests {
         for number in (0..500).filter(|number| ![102, 359, 360, 425, 426, 427].contains(number)) {
             assert_eq!(verdict(I386, number, 40), PASS, "{number}");
         }
-        assert_eq!(verdict(0xdead_beef, 0, 0), refused(libc::ENOSYS), "an unknown ABI");
+        assert_eq!(
+            verdict(0xdead_beef, 0, 0),
+            refused(libc::ENOSYS),
+            "the filter must refuse calls of an unknown ABI"
+        );
     }
 
     #[test]

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Only the helper (the process that acts inside the program's namespaces) has the listener. The
-//! agent has no copy, so a restart of the agent needs no hand-over. When the helper has ended,
-//! these system calls fail with `ENOSYS`.
+//! agent has no copy, so a restart of the agent does not affect the listener. When the helper has
+//! ended, these system calls fail with `ENOSYS`.
 //!
 //! If the kernel does not support a listener, tacit installs a filter without a listener. This
 //! filter returns the same errors as the helper, but tacit does not report these calls.

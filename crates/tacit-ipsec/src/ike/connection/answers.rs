@@ -1,5 +1,5 @@
-//! Chooses the answers that an initiator tries. These are answers to the first IKE request
-//! (IKE_SA_INIT). To try an answer, the initiator sends an IKE_AUTH request.
+//! Chooses which answers to the first IKE request (IKE_SA_INIT) an initiator tries. To try an
+//! answer, the initiator sends an IKE_AUTH request.
 //!
 //! Anyone who sees the first request can send any number of valid answers. For each tried answer,
 //! the initiator computes a key exchange, and uses memory until the IKE_AUTH request is answered.
@@ -10,9 +10,9 @@
 //! ```
 //!
 //! The initiator chooses the next of the waiting answers at random. If too many answers wait, the
-//! initiator drops a random waiting answer. So an attacker cannot displace the answer of the peer
-//! by sending the first or the last answers. The initiator repeats its request, and the peer
-//! answers each repetition. So the initiator probably tries an answer of the peer later.
+//! initiator drops a random waiting answer. So an attacker gains nothing by sending the first or
+//! the last answers. The initiator repeats its request, and the peer answers each repetition. So
+//! the initiator will probably try an answer of the peer.
 //!
 //! Limits: [`NEW_ATTEMPTS_MAX`] answers are tried in a [`PERIOD`], and [`WAITING_MAX`] answers
 //! wait. The initiator remembers [`REFUSED_MAX`] answers that failed when they were tried, and

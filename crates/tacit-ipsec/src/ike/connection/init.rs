@@ -1,6 +1,6 @@
 //! Runs the key exchange `IKE_SA_INIT`, as initiator or as responder (RFC 7296 section 1.2).
 //!
-//! Anyone who sees the first request can forge an answer, invalid or valid. So an invalid answer
+//! Anyone who sees the first request can forge an invalid or a valid answer. So an invalid answer
 //! does not end the connection. Instead, the initiator records the reason, and waits for another
 //! answer (RFC 7296 section 2.21.1). The initiator cannot recognize a valid forged answer before
 //! the authentication. So the initiator tries to authenticate with each valid answer (see the
@@ -142,7 +142,8 @@ struct InitPayloads<'a> {
 impl IkeConnection {
     pub(super) fn start_init(&mut self, now: Instant) -> Result<(), IkeFailure> {
         let Some(first) = self.config.proposals.first() else {
-            let message = "the policy has no proposal for the IKE SA: add a proposal";
+            let message =
+                "the policy has no proposal (list of algorithms) for the IKE SA: add a proposal";
             return Err(IkeFailure::new("no-proposal", FailureSide::Policy, message));
         };
         let group = first.group;

@@ -119,8 +119,8 @@ impl IkeConnection {
         let request = ChildAnswer::read(payloads).map_err(broken)?;
         if self.tunnels.len() >= CHILDREN_MAX {
             let failure = IkeFailure::protocol(
-                "the peer has too many child SAs: it creates new child SAs, but does not \
-                 delete the old ones",
+                "the peer has too many child SAs (keys of tunnels): the peer creates new child \
+                 SAs, but does not delete the old child SAs",
             );
             return Err(refuse(notify::NO_ADDITIONAL_SAS, failure));
         }

@@ -1,6 +1,6 @@
 //! Builds the nftables rules of the chain `input`, for packets that the kernel delivers to this
-//! host. A captured port is a port whose packets must go to the agent. The rules refuse packets
-//! that clients send to captured ports, unless the agent receives these packets.
+//! host. A captured port is a port whose packets must go to the agent. The rules accept a
+//! client's packet to a captured port only if a socket of the agent receives the packet.
 //!
 //! The earlier chain `prerouting` sends these packets to the agent. `prerouting` gets each packet
 //! before the kernel decides whether the packet is for this host. So `prerouting` checks whether

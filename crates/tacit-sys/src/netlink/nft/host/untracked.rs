@@ -294,7 +294,11 @@ impl Rules {
     /// What arrives on `lo`.
     fn push_looped(&mut self, table: &HostTable<'_>) {
         let looped = [Host(FromLo), Host(Jump(Chain::Looped.name()))];
-        self.push(Chain::Prerouting, "adding the nft rule that checks packets on lo", &looped);
+        self.push(
+            Chain::Prerouting,
+            "adding the nft rule that checks packets that arrive on lo",
+            &looped,
+        );
         let answered =
             [Transport(TCP), flow(AnyFlag(SYN | RST)), Host(Jump(Chain::Answered.name()))];
         self.push(
@@ -307,7 +311,11 @@ impl Rules {
             for (flags, time) in [(Flags(SYN | ACK, SYN | ACK), OPEN), (AnyFlag(RST), CLOSING)] {
                 let known = [flow(InFlows(set, key)), flow(KeepFlow(set, key, time))];
                 let noted = [&[family_is, flow(flags)][..], &known].concat();
-                self.push(Chain::Answered, "adding the nft rule that records answers", &noted);
+                self.push(
+                    Chain::Answered,
+                    "adding the nft rule that records answers to captured flows",
+                    &noted,
+                );
             }
         }
         let marked = [Host(MarkIsNot(self.bits().none)), Host(Jump(Chain::Returned.name()))];

@@ -244,7 +244,7 @@ impl Rules {
                 not_lo.into_iter().chain([family_is]).chain(condition).chain([to_chain]).collect();
             self.push(
                 way.chain(),
-                "adding the nft rule that selects filters by protocol",
+                "adding the nft rule that selects a filter chain by protocol",
                 &selected,
             );
             for (number, group) in filters.groups.iter().enumerate() {
@@ -304,7 +304,7 @@ impl Rules {
                 self.push(chain, step, &[Host(OfUser(user)), Accept]);
             }
         }
-        let step = "adding the nft rule that discards packets";
+        let step = "adding the nft rule that drops or rejects denied packets";
         for (chains, discards) in [
             ([Chain::FilterDrop, Chain::FilterRoutedDrop], &[&[Drop][..]][..]),
             ([Chain::FilterIcmp, Chain::FilterRoutedIcmp], &[&[Prohibited], &[Drop]]),
