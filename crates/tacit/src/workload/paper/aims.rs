@@ -71,38 +71,43 @@ fn aims(samples: &CellSamples) -> [Aim; 7] {
     };
     [
         aim(
-            "change of CPU time per GB inbound (published change: +13 %)",
+            "CPU time per GB of inbound data: change (published: +13 %)",
             "%",
             IN,
             change(inbound, Joint::Spilling),
         ),
         aim(
-            "change of CPU time per GB inbound, no spill",
+            "CPU time per GB of inbound data, without spill: change",
             "%",
             IN,
             change(inbound, Joint::Contained),
         ),
         aim(
-            "change of CPU time per GB outbound (published change: +45 %)",
+            "CPU time per GB of outbound data: change (published: +45 %)",
             "%",
             OUT,
             change(outbound, Joint::Spilling),
         ),
         aim(
-            "change of CPU time per GB outbound, no spill",
+            "CPU time per GB of outbound data, without spill: change",
             "%",
             OUT,
             change(outbound, Joint::Contained),
         ),
-        aim("20,000 requests/s: p50", "us", [250.0, 150.0], samples.median(&paced[0], P50)),
         aim(
-            "20,000 requests/s: CPU time per request / the same in clear (published: 1.61)",
+            "p50 latency at 20,000 requests/s",
+            "us",
+            [250.0, 150.0],
+            samples.median(&paced[0], P50),
+        ),
+        aim(
+            "CPU time per request at 20,000 requests/s: IPsec / clear (published: 1.61)",
             "ratio",
             [2.1, 1.6],
             samples.ratio(CPU, &paced[0], &paced[1]),
         ),
         aim(
-            "one session: p50 with polling / p50 without polling",
+            "p50 latency of one session: with polling / without polling",
             "ratio",
             [0.8, 0.65],
             samples.ratio(P50, &single[0], &single[1]),

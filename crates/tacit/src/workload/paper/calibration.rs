@@ -103,7 +103,7 @@ impl Calibration {
     /// The packet factor of a load.
     pub(super) fn factor(&self, load: Load) -> Measurement {
         let loads: Vec<_> = self.0.iter().map(|point| point.load).collect();
-        let missing = || Gap::absent("no packet factor for this kind of load");
+        let missing = || Gap::absent("no packet factor was measured for this kind of load");
         let ends = nearest(&loads, load).ok_or_else(missing)?;
         let factor = |of: Load| {
             let point = self.0.iter().find(|point| point.load == of);
@@ -119,7 +119,8 @@ impl Calibration {
     }
 
     pub(super) fn table(&self) -> PaperTable {
-        let columns = ["load", "without an engine, us", "with one engine, us", "packet factor"];
+        let columns =
+            ["load", "CPU time without engine, us", "CPU time with engine, us", "packet factor"];
         let title = "CPU time of packets for each exchange or each MB, without and with an \
                      engine, measured before the forecasts. The packet factor is the time with \
                      an engine divided by the time without an engine";

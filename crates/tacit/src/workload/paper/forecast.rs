@@ -104,13 +104,14 @@ fn sheet(all: &[Comparison], calibration: PaperTable) -> PaperSheet {
         key: "ipsec",
         title: "zIIP-assisted IPsec: forecasts for random loads",
         method: format!(
-            "CPU time that the client's agent uses for packets, for each exchange or each MB. \
-             `tacit project` computes the forecast from two inputs: a measurement without an \
-             engine, and a packet factor. The packet factor is the CPU time with an engine, \
-             divided by the CPU time without one. It was measured earlier, with other loads. A \
-             forecast does not use the measurement with which it is compared. Each seed selects \
-             three random loads. A seed counts as within {DIFFERENCE_MAX} % only if the forecasts \
-             of all three loads differ from the measured values by at most {DIFFERENCE_MAX} %"
+            "The tables show the CPU time that the client's agent uses for packets, per exchange \
+             or per MB. `tacit project` computes the forecast from two inputs: a measurement \
+             without an engine, and a packet factor. The packet factor is the CPU time with an \
+             engine, divided by the CPU time without an engine. The packet factor was measured \
+             earlier, with other loads. A forecast does not use the measurement with which it is \
+             compared. Each seed selects three random loads. A seed is within {DIFFERENCE_MAX} % \
+             if each of its three forecasts differs from the measured value by at most \
+             {DIFFERENCE_MAX} %"
         ),
         tables: vec![loads_table(all), seeds_table(all), calibration],
         ..PaperSheet::default()
@@ -122,8 +123,8 @@ fn sheet(all: &[Comparison], calibration: PaperTable) -> PaperSheet {
 fn loads_table(all: &[Comparison]) -> PaperTable {
     let columns =
         ["seed", "load", "forecast, us", "measured, us", "difference, %", "within", "spread, %"];
-    let title = "CPU time for packets if there is one engine, for each exchange or each MB: \
-                 forecast and measurement";
+    let title = "CPU time for packets with one engine, per exchange or per MB: forecasts and \
+                 measured values";
     let mut table = PaperTable::new("forecasts", title, &columns);
     for one in all {
         let within = match one.difference() {
@@ -172,7 +173,8 @@ fn summary(all: &[Comparison]) -> String {
     let [loads, loads_within] = loads_within(all);
     format!(
         "{loads_within} of {loads} forecasts differ from the measured value by at most \
-         {DIFFERENCE_MAX} %; for {within} of {seeds} seeds, all forecasts do"
+         {DIFFERENCE_MAX} %. All three forecasts are within this limit for {within} of {seeds} \
+         seeds"
     )
 }
 
@@ -218,8 +220,8 @@ mod tests {
         ];
         assert_eq!(
             summary(&all),
-            "3 of 5 forecasts differ from the measured value by at most 10 %; for 1 of 3 seeds, \
-             all forecasts do"
+            "3 of 5 forecasts differ from the measured value by at most 10 %. All three forecasts \
+             are within this limit for 1 of 3 seeds"
         );
         let sheet = sheet(&all, PaperTable::new("calibration", "", &[]));
         let [seeds, loads] = [0, 1].map(|row: usize| sheet.tables[1].rows[row][1..].to_vec());

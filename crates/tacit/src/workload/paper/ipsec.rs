@@ -315,8 +315,9 @@ fn projection(
          {packet_factor} --json",
         tacit = stage.tacit()
     ))?;
-    let value: Value = serde_json::from_str(&text)
-        .map_err(|error| Gap::failed(format!("not a projection: {error}")))?;
+    let value: Value = serde_json::from_str(&text).map_err(|error| {
+        Gap::failed(format!("cannot parse the output of `tacit project`: {error}"))
+    })?;
     let [general, engine, eligible] = ["general", "engine", "eligible"]
         .map(|place| value["before"]["total"][place].as_f64().unwrap_or(0.0));
     let [on_engine, spilled] =
@@ -363,7 +364,7 @@ fn rate_and_units(load: Load, report: &Value) -> Result<[f64; 2], Gap> {
     }
     .map(|key| report["figures"][key].as_f64().filter(|value| *value > 0.0));
     let both = rate.zip(units).map(|(rate, units)| [rate, units]);
-    both.ok_or_else(|| Gap::failed(format!("unexpected report: {report}")))
+    both.ok_or_else(|| Gap::failed(format!("the workload's report has no rate: {report}")))
 }
 
 /// The loads beside those of the paper, for the table of aims.
@@ -455,16 +456,16 @@ fn raw_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
 fn change_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
     let columns = [
         "load",
-        "no zIIP, CPU %",
-        "no engine, CPU %",
-        "zIIP, CPU %",
-        "engine with spill, CPU %",
-        "engine without spill, CPU %",
-        "no zIIP, rate %",
-        "no engine, rate %",
-        "zIIP, rate %",
-        "engine with spill, rate %",
-        "engine without spill, rate %",
+        "CPU change %, no zIIP",
+        "CPU change %, no engine",
+        "CPU change %, zIIP",
+        "CPU change %, engine with spill",
+        "CPU change %, engine without spill",
+        "rate change %, no zIIP",
+        "rate change %, no engine",
+        "rate change %, zIIP",
+        "rate change %, engine with spill",
+        "rate change %, engine without spill",
     ];
     let title = "How IPsec changes both the rate and the CPU time on general CPUs";
     let mut table = PaperTable::new("change", title, &columns);
@@ -498,9 +499,9 @@ fn extender_table(samples: &CellSamples) -> PaperTable {
         "clear, one CPU",
         "engine with spill",
         "engine without spill",
-        "no engine, %",
-        "engine with spill, %",
-        "engine without spill, %",
+        "change %, no engine",
+        "change %, engine with spill",
+        "change %, engine without spill",
     ];
     let title = "Interactive sessions over UDP: rates, latencies, and CPU times on general CPUs, \
                  and how IPsec changes each of them";
@@ -523,7 +524,13 @@ fn extender_table(samples: &CellSamples) -> PaperTable {
 }
 
 fn normalised_table(samples: &CellSamples, loads: [Load; 3], share: NetworkShare) -> PaperTable {
-    let columns = ["load", "share of networking, %", "no engine, %", "zIIP, %", "engine, %"];
+    let columns = [
+        "load",
+        "CPU share of networking, %",
+        "CPU change %, no engine",
+        "CPU change %, zIIP",
+        "CPU change %, engine",
+    ];
     let title = "How IPsec changes the total CPU time of a system. Without IPsec, networking uses \
                  the given share of this time";
     let mut table = PaperTable::new("normalised", title, &columns);
@@ -547,17 +554,17 @@ fn normalised_table(samples: &CellSamples, loads: [Load; 3], share: NetworkShare
 fn projection_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
     let columns = [
         "load",
-        "all, %",
-        "eligible, %",
-        "share, %",
+        "all CPU time, %",
+        "eligible CPU time, %",
+        "eligible share, %",
         "engines needed",
-        "forecast, on one engine",
-        "forecast, spilled",
-        "on one engine",
-        "spilled",
+        "forecast for one engine, %",
+        "forecast for spill, %",
+        "measured on one engine, %",
+        "measured spill, %",
     ];
-    let title = "CPU time that engines can take over (eligible), in percent of one CPU, and the \
-                 forecast of this CPU time for one engine";
+    let title = "Eligible CPU time: the CPU time of work that engines could do. Forecasts and \
+                 measurements with one engine, in percent of one CPU";
     let mut table = PaperTable::new("projection", title, &columns);
     table.rows.push(vec![
         PaperCell::name("bulk (published, zIIP)"),

@@ -94,8 +94,8 @@ pub(super) const AGENT: &str = "agent";
 pub(super) const ELIGIBLE: &str = "eligible";
 pub(super) const SHARE: &str = "share";
 pub(super) const NEEDED: &str = "needed";
-pub(super) const ON_ENGINE: &str = "on engine";
-pub(super) const SPILLED: &str = "spilled";
+pub(super) const ON_ENGINE: &str = "forecast on engine";
+pub(super) const SPILLED: &str = "forecast spill";
 pub(super) const MEASURED_ENGINE: &str = "measured on engine";
 pub(super) const MEASURED_SPILL: &str = "measured spill";
 /// CPU time of packets, measured and forecast, for an exchange or a MB.

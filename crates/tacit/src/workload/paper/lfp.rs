@@ -270,10 +270,13 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
         sheet.bars(&format!("measured: rate, {}", transfer.published().name), "MB/s", &bars);
     }
     sheet.note(
-        "the published CPU figures are CPU use in percent, at the published rates; the measured \
-         ones are CPU seconds per GB",
+        "the published CPU figures are CPU use in percent, at the published rates. The measured \
+         CPU figures are CPU seconds per GB",
     );
-    sheet.note("for comparison: with `direct`, the program runs on the host itself");
+    sheet.note(
+        "the path `direct` is for comparison: the program runs on the host itself, without a \
+         network namespace of its own",
+    );
     sheet
 }
 
@@ -312,24 +315,24 @@ fn table(
 fn difference(samples: &CellSamples) -> PaperTable {
     let columns = [
         "transfer",
-        "LFP, faster",
-        "LFP, less CPU",
-        "relay / slirp4netns, rate",
-        "relay / slirp4netns, CPU",
-        "handed / slirp4netns, rate",
-        "handed / slirp4netns, CPU",
-        "handed / pasta, rate",
-        "handed / pasta, CPU",
-        "handed / direct, rate",
-        "handed / direct, CPU",
-        "link / slirp4netns, rate",
-        "link / slirp4netns, CPU",
-        "link / handed, rate",
-        "link / handed, CPU",
-        "link over TLS / slirp4netns, rate",
-        "link over TLS / slirp4netns, CPU",
+        "LFP: rate gain",
+        "LFP: CPU saved",
+        "rate: relay / slirp4netns",
+        "CPU time: relay / slirp4netns",
+        "rate: handed / slirp4netns",
+        "CPU time: handed / slirp4netns",
+        "rate: handed / pasta",
+        "CPU time: handed / pasta",
+        "rate: handed / direct",
+        "CPU time: handed / direct",
+        "rate: link / slirp4netns",
+        "CPU time: link / slirp4netns",
+        "rate: link / handed",
+        "CPU time: link / handed",
+        "rate: link over TLS / slirp4netns",
+        "CPU time: link over TLS / slirp4netns",
     ];
-    let mut table = PaperTable::new("difference", "Difference", &columns);
+    let mut table = PaperTable::new("difference", "Ratios between network paths", &columns);
     let pairs = [
         (NetworkPath::Relay, NetworkPath::Slirp),
         (NetworkPath::Handed, NetworkPath::Slirp),

@@ -71,7 +71,9 @@ impl SocketLoad {
                 (CPU.to_owned(), cpu_s * 1e6 / connections),
                 (P50.to_owned(), p50),
             ]),
-            _ => Err(Gap::failed(format!("unexpected report: {report}"))),
+            _ => {
+                Err(Gap::failed(format!("the workload's report lacks a required value: {report}")))
+            }
         }
     }
 }
@@ -188,7 +190,7 @@ fn connections_table(samples: &CellSamples) -> PaperTable {
     for (name, unit, load, figure) in [
         ("connections, 4 at a time", "/s", SocketLoad::Many, OPENED),
         ("CPU time of a connection", "us", SocketLoad::Many, CPU),
-        ("one at a time: p50", "us", SocketLoad::Single, P50),
+        ("p50 latency, one connection at a time", "us", SocketLoad::Single, P50),
     ] {
         let mut row = vec![PaperCell::name(name), PaperCell::name(unit)];
         row.extend(NetworkPath::ALL.map(|path| samples.cell(&load.key(path), figure)));

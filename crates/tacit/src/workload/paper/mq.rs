@@ -157,12 +157,12 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
 fn start_table(samples: &CellSamples) -> PaperTable {
     let columns = [
         "protection",
-        "start, stack, us",
-        "start, agent, us",
-        "stop, stack, us",
-        "stop, agent, us",
-        "starts, % of clear",
-        "measured starts, % of clear",
+        "start: CPU of stack, us",
+        "start: CPU of agent, us",
+        "stop: CPU of stack, us",
+        "stop: CPU of agent, us",
+        "published start rate, % of clear",
+        "measured start rate, % of clear",
     ];
     let title = "CPU time that one side uses to start and to stop a channel";
     let mut table = PaperTable::new("start-stop", title, &columns);
@@ -185,16 +185,16 @@ fn start_table(samples: &CellSamples) -> PaperTable {
 fn trip_table(samples: &CellSamples) -> PaperTable {
     let columns = [
         "message",
-        "MQ + System SSL, us",
-        "MQ + AT-TLS, us",
-        "increase, %",
-        "queue manager with TLS, us",
-        "queue manager and agents, us",
+        "round trip: MQ + System SSL, us",
+        "round trip: MQ + AT-TLS, us",
+        "published increase, %",
+        "round trip: queue manager with TLS, us",
+        "round trip: queue manager and agents, us",
         "measured increase, %",
-        "program in clear, us",
-        "program and agents, us",
+        "round trip: program in clear, us",
+        "round trip: program and agents, us",
     ];
-    let title = "Round trip with ChaCha20-Poly1305";
+    let title = "Time of a round trip with ChaCha20-Poly1305";
     let mut table = PaperTable::new("round-trip", title, &columns);
     let absent = PaperCell::Empty(Gap::absent("tacit has no queue manager"));
     for (size, name, published) in TRIPS {

@@ -247,7 +247,7 @@ pub(super) fn other_side(stage: &Stage) -> Result<StagedProcess, Gap> {
     let mut peer = stage.start("peer", &["unshare", "-n", "sleep", "3600"])?;
     let own = std::fs::read_link("/proc/self/ns/net").ok();
     let pid = peer.id();
-    stage.wait("no second namespace", &mut peer, || {
+    stage.wait("cannot create a second network namespace", &mut peer, || {
         let family = tacit_sys::process::descendants(pid).unwrap_or_default();
         let first =
             family.first().and_then(|pid| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok());

@@ -70,7 +70,10 @@ impl Session {
         std::thread::sleep(SETTLE);
         let cpu_ns = cpu_ns(&roots).saturating_sub(before);
         let report = serde_json::from_str(&line).map_err(|error| {
-            Gap::failed(format!("unexpected result `{}`: {error}", line.trim()))
+            Gap::failed(format!(
+                "the output of the measured program is not JSON: `{}`: {error}",
+                line.trim()
+            ))
         })?;
         Ok(SessionResult { report, cpu_s: cpu_ns as f64 / 1e9 })
     }
@@ -95,7 +98,7 @@ impl Session {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                 let seconds = self.line_time_max.as_secs();
                 let name = self.process.name();
-                Err(Gap::failed(format!("{name} did not end within {seconds} seconds")))
+                Err(Gap::failed(format!("{name} printed no line within {seconds} seconds")))
             }
             _ => Err(self.ended()),
         }

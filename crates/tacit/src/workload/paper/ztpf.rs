@@ -61,8 +61,8 @@ pub(super) fn measure(stage: &Stage, locks: &LockFiles) -> PaperSheet {
              and replies have the same size. Published: OpenSSL 0.9.7 and 1.0.2, TLS 1.0, \
              AES128-SHA, one CPU for each side. Measured in place of the newer library: tacit with \
              TLS 1.3 and AES-128-GCM. Measured in place of the older library: {library} in stunnel \
-             with TLS 1.2, AES-128-CBC and HMAC-SHA-1, because tacit has no older version of its \
-             TLS library. CPUs: {placement}",
+             with TLS 1.2, AES-128-CBC and HMAC-SHA-1, because tacit contains no older TLS \
+             library. CPUs: {placement}",
             placement = if cpus > 1 { "one CPU for each side" } else { "one CPU for both sides" }
         ),
         tables: vec![engine_table(&samples), lock_table(locks)],
@@ -214,7 +214,8 @@ fn engine_table(samples: &CellSamples) -> PaperTable {
         "tacit, messages/s",
         "measured ratio",
     ];
-    let mut table = PaperTable::new("messages", "Messages through TLS", &columns);
+    let title = "Messages per second with TLS, and CPU use of the server";
+    let mut table = PaperTable::new("messages", title, &columns);
     for (size, published, ratio) in PUBLISHED {
         let [older, tacit] = [OLDER, TACIT].map(|subject| key(subject, size));
         let mut row = vec![PaperCell::name(size.to_string())];
@@ -250,8 +251,8 @@ fn lock_table(files: &LockFiles) -> PaperTable {
         "throughput +%",
         "spinning -%",
     ];
-    let title = "A shared lock. Before the change, all calls take it; after the change, calls \
-                 take it only to write";
+    let title = "A shared lock, before and after a change. Before the change, all calls take the \
+                 lock. After the change, only calls that write take the lock";
     let mut table = PaperTable::new("lock", title, &columns);
     for (cpus, row) in LOCKS {
         let cells = row.map(PaperCell::Published);
