@@ -139,7 +139,11 @@ fn report(args: &ConnectArgs, clocks: &Clocks, results: Results) -> Report {
     report.figure("connections", "connections", "", opened);
     report.figure("connections_per_s", "rate", "/s", opened / used.seconds);
     report.figure("seconds", "time", "s", used.seconds);
-    let from = if rate.is_some() { "latency since due" } else { "latency" };
+    let from = if rate.is_some() {
+        "latency, measured from the scheduled time of the connection"
+    } else {
+        "latency"
+    };
     report.latency("latency", from, &latency);
     report.cpu(&clocks.names(), &used, "connection", opened);
     if rate.is_none() {

@@ -94,7 +94,7 @@ impl std::fmt::Display for WorkloadError {
             Self::Broken(what, error) => write!(f, "{what} failed: {error}: {CHECK_THE_PEERS}"),
             Self::Mixed(what) => write!(
                 f,
-                "the server's answer ({what}) does not match the request: {CHECK_THE_PEERS}"
+                "the server's answer does not match the request ({what}): {CHECK_THE_PEERS}"
             ),
             Self::Listen(address, error) => {
                 write!(f, "cannot listen at {address}: {error}\n    fix: use another address")

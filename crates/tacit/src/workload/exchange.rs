@@ -281,7 +281,7 @@ impl Connection {
         self.stream.write_all(&self.request).map_err(broken)?;
         self.stream.read_exact(&mut self.reply).map_err(broken)?;
         if self.reply[..repeated] != number[..repeated] {
-            return Err(WorkloadError::Mixed("a reply"));
+            return Err(WorkloadError::Mixed("a reply contains another request number"));
         }
         Ok(())
     }
@@ -393,8 +393,12 @@ fn report(
             "latency, measured from the scheduled time of the request",
             &results.latency,
         );
-        report.latency("service", "latency since sending", &results.service);
-        report.figure("unsent", "scheduled, not sent", "", results.unsent as f64);
+        report.latency(
+            "service",
+            "latency, measured from the sending of the request",
+            &results.service,
+        );
+        report.figure("unsent", "requests scheduled but not sent", "", results.unsent as f64);
         if results.unsent > 0 {
             report.note(
                 "the client could not send requests at the requested rate. For each request that \

@@ -115,8 +115,8 @@ const COUNTS: [&str; 7] = [
     "handshakes, full",
     "handshakes, resumed",
     "failures",
-    "messages received",
-    "messages sent",
+    "messages from the client",
+    "messages to the client",
     "MB in both directions",
 ];
 
@@ -204,7 +204,7 @@ pub(super) fn tables(usage: &[LedgerUsage], unit: &str, units: f64) -> Vec<DataT
             rows: costs.collect(),
         },
         DataTable {
-            title: format!("Counters of agents ({unit})"),
+            title: format!("Totals of the agents' counters (unit of work: {unit})"),
             columns: columns("count", ""),
             rows: counts.collect(),
         },

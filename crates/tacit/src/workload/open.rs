@@ -45,7 +45,7 @@ pub(super) fn open_with(addresses: &[Address], bytes: usize) -> Result<Stream, W
     stream.read_exact(&mut reply).map_err(broken)?;
     let repeated = repeated_bytes(bytes, bytes);
     if reply[..repeated].iter().any(|byte| *byte != PROBE) {
-        return Err(WorkloadError::Mixed("the first reply"));
+        return Err(WorkloadError::Mixed("the first reply contains other bytes than the request"));
     }
     Ok(stream)
 }
@@ -69,7 +69,9 @@ pub(super) fn close(mut stream: Stream) -> Result<(), WorkloadError> {
         // A reset closes the connection as well, and no byte was in transit.
         Ok(0) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => Ok(()),
-        Ok(_) => Err(WorkloadError::Mixed("data instead of an end of file")),
+        Ok(_) => {
+            Err(WorkloadError::Mixed("the server sent data instead of closing the connection"))
+        }
         Err(error) => Err(WorkloadError::Broken("closing a connection", error)),
     }
 }

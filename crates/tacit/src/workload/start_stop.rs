@@ -1,10 +1,10 @@
 //! Implements the `start-stop` workload: opens thousands of connections (starts), keeps them open,
 //! and closes them (stops). The report shows the rate and the CPU time of starts and of stops.
 //!
-//! With `--inbound`, the client opens connections to two addresses in turn. One address is for
-//! outbound connections of a host, and the other address is for inbound connections of this host.
-//! The workload imitates two queue managers (IBM MQ), which connect in both directions. A start
-//! ends when the first reply arrives. A stop ends when the server has closed the connection too.
+//! With `--inbound`, the client opens connections to two addresses in turn: one address for
+//! outbound connections, and one address for inbound connections. This imitates two queue managers
+//! (IBM MQ), each of which connects to the other. A start ends when the first reply arrives. A stop
+//! ends when the server has closed the connection too.
 
 use std::time::Instant;
 
@@ -147,7 +147,7 @@ fn report(args: &StartStopArgs, total: usize, results: &Results, clocks: &Clocks
     let summary = format!(
         "{connections} connections {directions}: the client first opens all connections, \
          {at_once} at a time, and then closes all connections, also {at_once} at a time",
-        directions = ways.join(" and as many ")
+        directions = ways.join(" and the same number of connections ")
     );
     let mut report = Report::new("start-stop", summary);
     report.set("connections", *connections);

@@ -191,7 +191,7 @@ impl Connection {
         }
         match self.number()? {
             arrived if arrived == sent => Ok(sent),
-            _ => Err(WorkloadError::Mixed("the reported length of a stream")),
+            _ => Err(WorkloadError::Mixed("the server received a different number of bytes")),
         }
     }
 
@@ -216,7 +216,7 @@ impl Connection {
             let part = usize::try_from(length)
                 .ok()
                 .and_then(|part| self.block.get_mut(..part))
-                .ok_or(WorkloadError::Mixed("a block"))?;
+                .ok_or(WorkloadError::Mixed("a block is too long"))?;
             if part.is_empty() {
                 break;
             }
@@ -229,7 +229,7 @@ impl Connection {
         }
         match amount {
             Amount::Bytes(bytes) if bytes != received && !failed.load(Ordering::Relaxed) => {
-                Err(WorkloadError::Mixed("the reported length of a stream"))
+                Err(WorkloadError::Mixed("the server sent a different number of bytes"))
             }
             _ => Ok(received),
         }
@@ -242,7 +242,7 @@ impl Connection {
         }
         let count = self.number()?;
         if count > SAMPLES_MAX as u64 {
-            return Err(WorkloadError::Mixed("a number of samples"));
+            return Err(WorkloadError::Mixed("the server announced too many samples"));
         }
         let mut samples = Vec::new();
         for _ in 0..count {
@@ -280,7 +280,7 @@ fn report(
     };
     let each = match args.seconds {
         Some(time) => format!("for {} s", time.as_secs_f64()),
-        None => format!("of {} bytes each", args.bytes),
+        None => format!("{} bytes per stream", args.bytes),
     };
     let streams = with_noun(args.connections, "stream");
     let repeated = match args.times {

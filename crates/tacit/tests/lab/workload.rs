@@ -178,7 +178,7 @@ fn rows(report: &Value, title: &str) -> BTreeMap<String, Value> {
 }
 
 const COSTS: &str = "CPU time of the agents by component, for each ";
-const COUNTS: &str = "Counters of agents";
+const COUNTS: &str = "Totals of the agents' counters";
 
 #[test]
 fn an_agents_ledger_says_what_each_unit_was_spent_on() {
@@ -200,7 +200,7 @@ fn an_agents_ledger_says_what_each_unit_was_spent_on() {
     // Two rules carry each request and each reply.
     let exchanges = report["figures"]["exchanges"].as_f64().unwrap();
     let counts = rows(&report, COUNTS);
-    for row in ["messages received", "messages sent"] {
+    for row in ["messages from the client", "messages to the client"] {
         assert_eq!(counts[row]["agent"].as_f64().unwrap(), 2.0 * exchanges, "{counts:?}");
     }
     // The agent's process counts without another word.

@@ -27,7 +27,11 @@ pub(super) fn report(
     charts: Vec<Chart>,
 ) -> Report {
     let RampArgs { connections, step, at_once, ramps, .. } = args;
-    let each = if results.len() > 1 { " for each address, in turn" } else { "" };
+    let each = if results.len() > 1 {
+        " for each address (the client alternates between the addresses)"
+    } else {
+        ""
+    };
     let summary = format!(
         "{ramps} ramps{each}: a ramp opens {connections} connections in steps of {step}, at most \
          {at_once} at a time"
