@@ -69,7 +69,7 @@ impl std::fmt::Display for SettingsError {
 impl std::error::Error for SettingsError {}
 
 pub(super) fn refused(error: impl std::fmt::Display) -> SettingsError {
-    SettingsError(format!("the TLS library rejects these settings: {error}"))
+    SettingsError(format!("tacit cannot use these TLS settings: {error}"))
 }
 
 impl From<WrongUsage> for SettingsError {
@@ -264,7 +264,9 @@ pub(super) fn server_check<'r>(
             (ServerCheck::chain(trust), server_name)
         }
         (Verify::Full { .. } | Verify::Chain { .. }, None) => {
-            return Err(refused("verification without CA certificates"));
+            return Err(refused(
+                "the rule verifies certificates, but there are no CA certificates for it",
+            ));
         }
         (Verify::None { server_name }, _) => (Ok(ServerCheck::none()), server_name),
     };

@@ -55,7 +55,7 @@ pub fn client(
     let ClientRequirements { level, trust, map } = requirements;
     let ClientPeer { chain, address } = client;
     let identity_mapper = IdentityMapper::new(level, map)
-        .ok_or_else(|| refused("the rule uses an identity map, but the policy has no such map"))?;
+        .ok_or_else(|| refused("the rule uses an identity map that the policy does not have"))?;
     let Some(settings) = client_check(level, trust)? else {
         return Ok(DryRun { check: PeerCheck::NotAsked, mapped: Ok(MappedIdentity::None) });
     };

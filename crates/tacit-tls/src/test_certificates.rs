@@ -360,7 +360,7 @@ pub struct Directory(std::path::PathBuf);
 impl Directory {
     /// Creates an empty directory.
     #[must_use]
-    #[expect(clippy::new_without_default, reason = "it creates a directory")]
+    #[expect(clippy::new_without_default, reason = "`new` creates a directory on disk")]
     pub fn new() -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);

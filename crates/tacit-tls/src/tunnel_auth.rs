@@ -124,7 +124,8 @@ pub fn verify_tunnel_peer(
         && subject_of(leaf).as_deref() != Some(subject)
     {
         return Err(
-            "the subject of the peer's certificate differs from the peer's identity".to_owned()
+            "the subject of the peer's certificate differs from the identity that the peer claims"
+                .to_owned(),
         );
     }
     verify_signature(leaf, proof)?;

@@ -145,9 +145,9 @@ fn identity_warnings(owner: &str, facts: &CertificateFacts, now: i64) -> Vec<Str
     let for_clients_only = facts.usages == ["clientAuth"];
     if facts.sans.is_empty() && !for_clients_only {
         warnings.push(format!(
-            "{owner}: the certificate of {title} has no subjectAltName, so clients reject it if \
-             they check the name of the server (they do not use the common name): reissue the \
-             certificate with subjectAltName = DNS:…"
+            "{owner}: the certificate of {title} has no subjectAltName. Clients that verify the \
+             server's name reject this certificate, because they ignore the common name: reissue \
+             the certificate with subjectAltName = DNS:…"
         ));
     }
     if facts.is_ca {

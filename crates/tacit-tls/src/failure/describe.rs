@@ -160,8 +160,8 @@ fn incompatible(failed: &FailedHandshake<'_>, why: &PeerIncompatible) -> Handsha
             format!(
                 "the {peer} offers no cipher suite that the rule allows: enable ECDHE with \
                  AES-GCM or ChaCha20-Poly1305 on the {peer} (tacit does not support CBC, RC4, 3DES \
-                 or static RSA); in TLS 1.2 the suite must also match the type of \
-                 tacit's private key (ECDSA or RSA)"
+                 or static RSA). In TLS 1.2, the suite must also match the type of tacit's private \
+                 key (ECDSA or RSA)"
             ),
         ),
         // The library reports a missing group before it compares the cipher suites.

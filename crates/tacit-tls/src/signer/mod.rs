@@ -265,7 +265,7 @@ impl KeyProvider {
     #[must_use]
     #[expect(
         clippy::fn_params_excessive_bools,
-        reason = "the boolean parameter is a setting in the policy"
+        reason = "the parameter is the policy setting that enables the signer"
     )]
     pub fn if_enabled(&self, enabled: bool) -> Self {
         if enabled { self.clone() } else { Self::local() }

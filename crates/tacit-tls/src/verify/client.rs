@@ -20,7 +20,7 @@ use crate::outcome::report_check;
 /// How a server checks its clients, for every value of `client-cert` except `"none"`.
 #[derive(Debug)]
 pub struct ClientCheck {
-    /// `None`: chains are not verified.
+    /// `None` if chains are not verified.
     made: Option<Made>,
     absent: Absent,
     algorithms: WebPkiSupportedAlgorithms,
@@ -30,17 +30,18 @@ pub struct ClientCheck {
 #[derive(Debug)]
 struct Made {
     full: TrustCheck,
-    /// The names of the anchors, which are sent to the client.
+    /// The names of the trusted CAs. The handshake sends these names to the client.
     hints: Vec<DistinguishedName>,
     /// What happens to invalid certificates.
     invalid: Invalid,
 }
 
 impl ClientCheck {
-    /// Verifies chains against the trust; `invalid` decides what happens to invalid chains.
+    /// Verifies chains with the CA certificates of `trust`. `invalid` decides what happens to
+    /// invalid chains.
     ///
     /// # Errors
-    /// The trust has no anchors.
+    /// `trust` contains no CA certificate.
     pub fn made(
         trust: &LoadedTrust,
         absent: Absent,
@@ -58,7 +59,7 @@ impl ClientCheck {
         Self { made: None, absent, algorithms: algorithms() }
     }
 
-    /// Makes the check cache verified chains.
+    /// Caches verified chains in `chains`.
     #[must_use]
     pub fn remembering(mut self, chains: Option<&Arc<ChainCache>>) -> Self {
         if let Some(made) = &mut self.made {
@@ -86,7 +87,7 @@ impl ClientCheck {
         }
     }
 
-    /// Whether a connection with this result may continue.
+    /// Whether a connection may continue after a check with this result.
     #[must_use]
     pub fn allows(&self, check: &PeerCheck) -> bool {
         let invalid = self.made.as_ref().map(|made| made.invalid);

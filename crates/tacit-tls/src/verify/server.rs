@@ -50,7 +50,7 @@ impl ServerCheck {
         Self { full: None, wants_name: false, algorithms: algorithms() }
     }
 
-    /// Makes the check cache verified chains.
+    /// Caches verified chains in `chains`.
     #[must_use]
     pub fn remembering(mut self, chains: Option<&Arc<ChainCache>>) -> Self {
         if let Some(full) = &mut self.full {

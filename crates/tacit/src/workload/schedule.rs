@@ -25,7 +25,7 @@ impl Schedule {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "both values are positive, and the cast limits a large float to the maximum"
+            reason = "the value is not negative, and the cast limits larger values to `u64::MAX`"
         )]
         let due = (self.first_ns + self.interval_ns * number as f64) as u64;
         due

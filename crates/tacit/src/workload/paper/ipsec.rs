@@ -389,10 +389,10 @@ fn sheet(
         key: "ipsec",
         title: "zIIP-assisted IPsec",
         method: format!(
-            "{what}. Published: z10, two general CPUs, 3DES and SHA, with and without one zIIP. \
-             Measured: two runs of tacit, connected by a veth pair, with a tunnel between them \
-             (IKEv2, AES-256-GCM), compared with the same programs in clear. The CPU time \
-             includes the programs and agents on both sides"
+            "{what}. Published: z10, two general CPUs, 3DES and SHA, with and without one zIIP (a \
+             special processor). Measured: two runs of tacit, connected by a veth pair, with a \
+             tunnel between them (IKEv2, AES-256-GCM), compared with the same programs in clear. \
+             The CPU time includes the programs and agents on both sides"
         ),
         tables: vec![
             raw_table(samples, loads),
@@ -437,7 +437,7 @@ fn raw_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
         "engine with spill",
         "engine without spill",
     ];
-    let title = "Measured rates, and CPU times on general CPUs";
+    let title = "Measured rates, and CPU times on CPUs without engines";
     let mut table = PaperTable::new("measured", title, &columns);
     for load in loads {
         let units = match load.kind {
@@ -467,7 +467,7 @@ fn change_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
         "rate change %, engine with spill",
         "rate change %, engine without spill",
     ];
-    let title = "How IPsec changes both the rate and the CPU time on general CPUs";
+    let title = "How IPsec changes the rate, and the CPU time on CPUs without engines";
     let mut table = PaperTable::new("change", title, &columns);
     for load in loads {
         let PublishedLoad { cpu, rate, .. } = published(load.kind);
@@ -503,8 +503,8 @@ fn extender_table(samples: &CellSamples) -> PaperTable {
         "change %, engine with spill",
         "change %, engine without spill",
     ];
-    let title = "Interactive sessions over UDP: rates, latencies, and CPU times on general CPUs, \
-                 and how IPsec changes each of them";
+    let title = "Interactive sessions over UDP: rates, latencies and CPU times (on CPUs without \
+                 engines), and their changes with IPsec";
     let mut table = PaperTable::new("extender", title, &columns);
     let load = Load::EXTENDER;
     for (figure, unit) in [(RATE, "/s"), (CPU, "CPU us/exchange"), (P50, "p50, us")] {
