@@ -127,8 +127,8 @@ pub(super) fn diagnose_unprovable(
         return unreadable(peer);
     }
     format!(
-        "the {who}'s certificate {title} has a key of type {key}, and tacit cannot check the \
-         signatures of such keys: reissue the certificate with an ECDSA P-256 or RSA \
+        "the {who}'s certificate {title} has a key of type {key}, and tacit cannot check \
+         signatures of this type: reissue the certificate with an ECDSA P-256 or RSA \
          {RSA_BITS_MIN} key",
         title = facts.title(),
         key = facts.key,

@@ -305,8 +305,8 @@ fn anchor_warnings(
         warnings.push(if facts.is_self_signed {
             format!(
                 "{certificate} is not a CA certificate, so tacit trusts only peers with exactly \
-                 this certificate. If you use a CA and a leaf certificate instead, you can renew \
-                 the leaf certificate and need not change the policy"
+                 this certificate. With a CA and a leaf certificate instead, you can renew the \
+                 leaf certificate without changing the policy"
             )
         } else if facts.denies_ca {
             let issuer = &facts.issuer;

@@ -171,8 +171,8 @@ fn incompatible(failed: &FailedHandshake<'_>, why: &PeerIncompatible) -> Handsha
                 Party::Peer,
                 format!(
                     "the {peer} offers only cipher suites without ECDHE, for example with RSA key \
-                     exchange, and tacit does not support such suites: enable ECDHE with AES-GCM \
-                     or ChaCha20-Poly1305 on the {peer}"
+                     exchange, but tacit supports only ECDHE suites: enable ECDHE with AES-GCM or \
+                     ChaCha20-Poly1305 on the {peer}"
                 ),
             )
         }

@@ -220,7 +220,7 @@ fn unprovable(ca: &Ca) -> Vec<(Vec<CertificateDer<'static>>, &'static str)> {
     let p192 = openssl_key(&["ecparam", "-name", "prime192v1", "-genkey", "-noout"]);
     vec![
         (openssl_v3(1024).chain, "has a key that is too weak (RSA 1024)"),
-        (p192.chain, "and tacit cannot check the signatures of such keys"),
+        (p192.chain, "and tacit cannot check signatures of this type"),
         (critical.chain, "has a critical extension that tacit does not"),
     ]
 }
