@@ -9,9 +9,9 @@
 //!    └ report/            figures, tables and charts as text, JSON and HTML
 //!
 //! socket.rs              TCP and UNIX stream sockets
-//! server.rs              the server of all workloads; the protocol is `tacit_core::workload`
-//! exchange.rs            workloads interactive, request-reply; schedule.rs: when requests are due
 //! datagrams.rs           workload datagrams (requests by UDP), with a server of its own
+//! server.rs              server of all other workloads; protocol: `tacit_core::workload`
+//! exchange.rs            workloads interactive, request-reply; schedule.rs: when requests are due
 //! stream.rs              workload stream
 //! open.rs                opens connections for the workloads connect, ramp and start-stop
 //! steering.rs            lets another program start and stop the measurement

@@ -1,8 +1,8 @@
-//! Implements the server of `tacit workload`, for all workloads.
+//! Implements the server of `tacit workload`, for all workloads except `datagrams`.
 //!
-//! The server has one thread for each CPU. Each thread has its own async runtime, and serves the
-//! connections that it accepts. The server limits its memory for requests and replies. It closes
-//! the connection of a client that violates the protocol.
+//! By default, the server has one thread for each CPU. Each thread has its own async runtime, and
+//! serves the connections that it accepts. The server limits its memory for requests and replies.
+//! It closes the connection of a client that violates the protocol.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -3,7 +3,8 @@
 //! (TLS on z/OS, a mainframe operating system) contain the same quantities.
 //!
 //! Samples are taken at the client. If the workload is a stream from the server, the samples are
-//! taken at the server instead. In addition, samples are taken at the agent's TLS socket.
+//! taken at the server instead. With the options `--ledger-of` and `--html`, samples are also taken
+//! at the agent's TLS socket.
 
 use std::os::fd::BorrowedFd;
 use std::time::Instant;

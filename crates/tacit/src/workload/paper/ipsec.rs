@@ -421,8 +421,8 @@ fn sheet(
         sheet.bars(&format!("Change of CPU time with IPsec: {load}"), "%", &bars);
     }
     sheet.note(
-        "the published results of Enterprise Extender (UDP with packet filters) are charts without \
-         numbers",
+        "the published results of Enterprise Extender (a mainframe protocol over UDP) are charts \
+         without numbers",
     );
     sheet
 }
