@@ -432,10 +432,10 @@ fn raw_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
         "load",
         "unit",
         "clear",
-        "secured",
+        "IPsec, no engine",
         "clear, one CPU",
-        "engine with spill",
-        "engine without spill",
+        "IPsec, engine with spill",
+        "IPsec, engine without spill",
     ];
     let title = "Measured rates, and CPU times on CPUs without engines";
     let mut table = PaperTable::new("measured", title, &columns);
@@ -495,10 +495,10 @@ fn extender_table(samples: &CellSamples) -> PaperTable {
         "Enterprise Extender",
         "unit",
         "clear",
-        "secured",
+        "IPsec, no engine",
         "clear, one CPU",
-        "engine with spill",
-        "engine without spill",
+        "IPsec, engine with spill",
+        "IPsec, engine without spill",
         "change %, no engine",
         "change %, engine with spill",
         "change %, engine without spill",
