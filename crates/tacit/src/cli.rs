@@ -68,8 +68,8 @@ struct CommandLine<V: Subcommand> {
 /// The command line with all commands.
 type Cli = CommandLine<Verb>;
 
-/// The command that users wait for at the start of every program. The parser of this command alone
-/// is made in a tenth of the time of the parser of all commands.
+/// Only the command `tacit run`. Users wait for this command at the start of every program. A
+/// parser for one command is built in a tenth of the time of the parser for all commands.
 #[derive(Debug, Subcommand)]
 enum RunAlone {
     Run(launch::RunArgs),
@@ -81,7 +81,7 @@ enum Verb {
     Agent(AgentArgs),
     /// Run a program, and protect its connections as a policy says
     Run(launch::RunArgs),
-    /// Let runs without a network use the sockets of this side
+    /// Provide network sockets for programs that have no network
     Link(link::command::LinkArgs),
     /// Check a policy file and all files that it names; print errors as file:line:column
     Check(check::CheckArgs),
@@ -97,15 +97,15 @@ enum Verb {
     Top(top::TopArgs),
     /// Write the decrypted bytes of connections, or their keys, to files
     Trace(trace::TraceArgs),
-    /// Let the agent read its policy file again; after an error it keeps the installed policy
+    /// Let the agent read its policy file again; after an error, the agent keeps the old policy
     Reload(ReloadArgs),
-    /// Keep the policy that `--confirm` has installed for a time
+    /// Keep the policy that was installed with `--confirm`
     #[command(after_help = "\
 Examples:
   tacit reload --confirm 60  installs the new policy for a minute
-  tacit confirm              keeps it")]
+  tacit confirm              keeps the new policy")]
     Confirm(ControlArgs),
-    /// Let the agent accept no more connections, and exit when the open ones have ended
+    /// Let the agent accept no new connections, and exit when its open connections have ended
     Drain(DrainArgs),
     /// Replace the agent by a new process without refusing or interrupting a connection
     #[command(after_help = "\
@@ -115,7 +115,7 @@ Examples:
     Restart(ControlArgs),
     /// Close connections with a reset
     Close(CloseArgs),
-    /// Estimate the CPU time of measured traffic with other settings
+    /// Estimate the CPU time that measured traffic would need with other settings
     Project(project::ProjectArgs),
     /// Generate network load, and measure throughput, latency and CPU time
     Workload(workload::WorkloadArgs),
@@ -123,13 +123,13 @@ Examples:
     Import(import::ImportArgs),
     /// Create a private CA and issue certificates
     Ca(ca::CaArgs),
-    /// Keep the private keys of an agent and sign for it; started by the agent
+    /// Hold an agent's private keys and sign its handshakes (only agents start this command)
     #[command(hide = true)]
     Signer,
-    /// Start the programs of [activate.NAME]; started by the agent
+    /// Start the programs of [activate.NAME] (only agents start this command)
     #[command(hide = true)]
     Starter,
-    /// Execute a program with its socket as descriptor 3; started by the starter
+    /// Execute a program with a socket as descriptor 3 (only `tacit starter` starts this command)
     #[command(hide = true)]
     ListenFds {
         /// The program and its arguments
@@ -138,7 +138,7 @@ Examples:
     },
     /// Protect a container, as a hook of an OCI runtime
     OciHook(launch::oci::OciHookArgs),
-    /// Print the names that a running agent knows, for completions
+    /// Print the rules, connections or runs of a running agent, for completion in a shell
     #[command(hide = true)]
     Names(completions::NamesArgs),
     /// Print a completion script for a shell
@@ -182,13 +182,13 @@ struct AgentArgs {
     /// Log only events that require an action
     #[arg(long)]
     quiet: bool,
-    /// The least level of the events that are logged
+    /// The lowest level of events that the agent logs
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t)]
     log_level: LogLevel,
     /// Accept runs (`tacit run --agent`) at this socket
     #[arg(long, value_name = "PATH")]
     enrol: Option<PathBuf>,
-    /// Mode of the socket of --enrol: users who may write to it can use the policy's identities
+    /// Mode of the --enrol socket: users with write permission can use the policy's identities
     #[arg(long, value_name = "MODE", default_value = "0600", value_parser = mode)]
     enrol_mode: u32,
     /// Owner of the socket of --enrol: user, user:group or :group [default: the agent's user]
@@ -198,13 +198,13 @@ struct AgentArgs {
     /// repeated
     #[arg(long = "resolver", value_name = "ADDRESS")]
     resolvers: Vec<std::net::SocketAddr>,
-    /// Serve one run, and exit when it ends
+    /// Serve one run, and exit when the run ends
     #[arg(long, hide = true)]
     private: bool,
-    /// The socket of the link that the run uses
+    /// The socket of the run's link or, with `--link-level policy`, the directory of link sockets
     #[arg(long, hide = true, value_name = "PATH")]
     link: Option<PathBuf>,
-    /// What has chosen the link of the run; `policy`: the policy may choose one
+    /// Where the link of the run was chosen; `policy`: the policy of the run may choose a link
     #[arg(long, hide = true, value_enum, value_name = "LEVEL")]
     link_level: Option<LinkLevel>,
     /// The launcher of this run, as `NAME[PID]`
@@ -213,14 +213,14 @@ struct AgentArgs {
     /// Capture the flows of all programs of this host, as [host] of the policy says
     #[arg(long)]
     host: bool,
-    /// Install the nftables rules of the policy and end: what they capture is refused until an
-    /// agent takes it
+    /// Install the nftables rules of the policy, and end; these rules refuse all captured flows
+    /// until an agent starts
     #[arg(long, requires = "host", conflicts_with = "remove")]
     guard: bool,
-    /// Remove the nftables rules and routing rules of the host and end
+    /// Remove tacit's nftables rules and routing rules from the host, and end
     #[arg(long, requires = "host")]
     remove: bool,
-    /// Write drop-ins for the units that rules name to this directory of systemd and end
+    /// Write a drop-in for each systemd unit in the rules to this directory, and end
     #[arg(
         long,
         requires = "host",
@@ -228,8 +228,8 @@ struct AgentArgs {
         value_name = "DIRECTORY"
     )]
     drop_ins: Option<PathBuf>,
-    /// End after this time, and take the capture back, unless `tacit confirm` is run in it; a
-    /// number is of seconds
+    /// Time for `tacit confirm`: without a confirmation in time, stop the capture and end; a plain
+    /// number means seconds
     #[arg(
         long,
         requires = "host",
@@ -238,8 +238,8 @@ struct AgentArgs {
         value_parser = confirm_time
     )]
     confirm: Option<Duration>,
-    /// The last policy that was installed: the agent stores it in this file, and --guard uses it if
-    /// the policy has an error
+    /// File for the last installed policy: the agent stores the policy, and --guard uses the stored
+    /// policy if the policy file has an error
     #[arg(
         long,
         requires = "host",
@@ -250,10 +250,10 @@ struct AgentArgs {
     /// Run the agent in this process, without a supervisor that starts its successor
     #[arg(long)]
     no_supervisor: bool,
-    /// Set by a supervisor; an older version uses `--kept`
+    /// Supervisors start agents with this option; supervisors of an older version use `--kept`
     #[arg(long, hide = true, alias = "kept")]
     supervised: bool,
-    /// The supervisor first sends the secret that authenticates the successor
+    /// Read a secret from the supervisor first; this secret authenticates the successor
     #[arg(long, hide = true)]
     with_secret: bool,
     /// Take over the listening sockets of the running agent
@@ -272,7 +272,7 @@ struct ControlArgs {
 }
 
 impl ControlArgs {
-    /// The result of a command, in the form that these options select.
+    /// Formats the result of a command as text or, with `--json`, as JSON.
     fn form<T: Serialize>(&self, result: &T, text: impl FnOnce(&T) -> String) -> String {
         if self.json { versioned(result) } else { text(result) }
     }
@@ -288,8 +288,8 @@ Examples:
   tacit reload
   tacit reload --confirm 60  then: tacit confirm")]
 struct ReloadArgs {
-    /// Return to the installed policy after this time, unless `tacit confirm` is run in it; a
-    /// number is of seconds
+    /// Time for `tacit confirm`: without a confirmation in time, install the previous policy again;
+    /// a plain number means seconds
     #[arg(long, value_name = "DURATION", value_parser = confirm_time)]
     confirm: Option<Duration>,
     #[command(flatten)]
@@ -326,7 +326,8 @@ struct CloseArgs {
     /// Close all connections whose peer's certificate is expired, revoked or otherwise invalid
     #[arg(long, value_name = "STATE")]
     peer: Option<PeerState>,
-    /// Close all connections in clear of rules with `accept = "both"`, which then accept only TLS
+    /// Close all unencrypted connections of rules with `accept = "both"`; these rules then accept
+    /// only TLS
     #[arg(long)]
     clear: bool,
     #[command(flatten)]
@@ -368,7 +369,7 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// An error of the command line with its next step as `fix:`, in place of the tips of the parser.
+/// Formats an error of the command line. Replaces the tip of the parser with a line `fix:`.
 fn usage_error(text: &str, arguments: &[OsString]) -> String {
     let mut paragraphs = text.trim_end().split("\n\n");
     let message = paragraphs.next().unwrap_or_default();
@@ -385,7 +386,7 @@ fn usage_error(text: &str, arguments: &[OsString]) -> String {
     format!("{}\n    fix: {fix}{rest}", message.strip_prefix("error: ").unwrap_or(message))
 }
 
-/// The command that these arguments name, such as `tacit ca issue`.
+/// Returns the command in these arguments, such as `tacit ca issue`.
 fn command_of(arguments: &[OsString]) -> String {
     let root = Cli::command();
     let mut command = &root;
@@ -400,7 +401,7 @@ fn command_of(arguments: &[OsString]) -> String {
     path
 }
 
-/// `-v` alone prints the version, as `-V` does: many programs have the one or the other.
+/// Replaces a single argument `-v` with `-V`, because many programs print their version with `-v`.
 fn with_version_option(mut arguments: Vec<OsString>) -> Vec<OsString> {
     if let [_, only] = arguments.as_mut_slice()
         && only == "-v"
@@ -462,7 +463,8 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
     }
 }
 
-/// The command line without hidden commands. clap would offer them as completions.
+/// The command line without hidden commands, because clap would offer hidden commands as
+/// completions.
 fn visible_commands() -> clap::Command {
     let all = Cli::command();
     let visible = all.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
@@ -475,14 +477,14 @@ fn visible_commands() -> clap::Command {
 /// The parent of the agent's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Parent {
-    /// Its supervisor.
+    /// The agent's supervisor.
     Supervisor,
-    /// A shell or a service manager.
+    /// Another process, such as a shell or a service manager.
     Other,
 }
 
-/// Checks the policy and whether an agent is running already, so that the started process reports
-/// both. Then it becomes the agent's supervisor, or the agent itself with `--no-supervisor`.
+/// Reports errors in the policy, and an agent that is already running. Otherwise, this process
+/// becomes the agent's supervisor or, with `--no-supervisor`, the agent.
 fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
     let Some(policy) = policy_file::named(args.policy.as_deref()) else {
         return fail(MessageId("no-policy"), NO_POLICY, EXIT_USAGE);
@@ -526,8 +528,8 @@ fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
     }
 }
 
-/// Installs the nftables rules of a policy. It reads no certificates and no keys: a file that is
-/// missing or wrong must not leave the host without nftables rules.
+/// Installs the nftables rules of a policy. Reads no certificates and no keys, because a missing
+/// or wrong file must not leave the host without nftables rules.
 fn guard(file: PathBuf, last: Option<&Path>) -> ExitCode {
     let hosts = Hosts::default().pairs();
     let failed = match check_rules(&file) {
@@ -644,8 +646,8 @@ fn finished(result: Result<(), HostError>) -> ExitCode {
     }
 }
 
-/// The number of sockets that systemd passed. systemd passes them to the process that it started,
-/// which is the supervisor or the agent itself.
+/// Returns the number of sockets that systemd passed. systemd passes sockets to the process that it
+/// starts: to the supervisor or, without a supervisor, to the agent.
 fn activated(parent: Parent) -> usize {
     let started = match parent {
         Parent::Supervisor => std::os::unix::process::parent_id(),

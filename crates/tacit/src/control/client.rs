@@ -21,15 +21,16 @@ use crate::ledger::costs::Costs;
 pub enum ClientError {
     /// No process listens at the control socket.
     NoAgent(PathBuf, io::Error),
-    /// No process listens at the default control socket, but these agents serve one run each.
+    /// No process listens at the default control socket. But these private agents are running. Each
+    /// of them serves one run.
     OnlyPrivate(PathBuf, Vec<PrivateAgent>),
-    /// The agent refused.
+    /// The agent refused the request, for this reason.
     Refused(String),
-    /// The connection failed, or the agent sent something that is not an answer.
+    /// The connection failed, or the agent sent an invalid answer.
     Broken(io::Error),
     /// The agent did not answer within this time.
     Silent(Duration),
-    /// A successor of the first agent answered the second request.
+    /// A successor replaced the agent between two requests.
     Restarted,
 }
 
@@ -103,8 +104,9 @@ impl fmt::Display for ClientError {
 
 impl std::error::Error for ClientError {}
 
-/// Reads the ledger. With `interval`, waits that long and returns what was used meanwhile;
-/// otherwise returns what was used since the agent started.
+/// Reads the ledger. Without `interval`, returns the totals since the agent started. With
+/// `interval`, reads the ledger twice, at the start and at the end of the interval, and returns the
+/// difference.
 ///
 /// # Errors
 /// See [`ClientError`].
@@ -132,7 +134,7 @@ pub fn ask_typed<T: DeserializeOwned>(control: &Path, request: &Request) -> Resu
 /// Converts an answer to its type.
 ///
 /// # Errors
-/// The answer has another form.
+/// The answer does not have this type.
 pub fn typed<T: DeserializeOwned>(answer: Value) -> Result<T, ClientError> {
     serde_json::from_value(answer).map_err(|error| broken(&error))
 }
@@ -169,7 +171,7 @@ pub fn ask_within(
     })
 }
 
-/// Like [`ask`], on an open connection. Bytes after the answer stay in the socket.
+/// Like [`ask`], but on an open connection. Does not read bytes after the answer.
 ///
 /// # Errors
 /// See [`ClientError`].
@@ -177,8 +179,8 @@ pub fn ask_on(stream: &UnixStream, request: &Request) -> Result<Value, ClientErr
     ask_by(stream, request, 1)
 }
 
-/// Like [`ask_on`], for the last answer on a connection: it reads larger pieces, because bytes
-/// after the answer are not needed.
+/// Like [`ask_on`], for the last answer on a connection. Reads larger pieces, because the caller
+/// needs no bytes after the answer.
 ///
 /// # Errors
 /// The same as [`ask_on`].
@@ -222,7 +224,7 @@ fn ask_by(
     read_by(stream, read_bytes)
 }
 
-/// Reads one more answer; bytes after it stay in the socket.
+/// Reads one more answer. Does not read bytes after the answer.
 ///
 /// # Errors
 /// See [`ClientError`].

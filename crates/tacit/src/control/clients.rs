@@ -8,10 +8,10 @@ use std::rc::Rc;
 
 use tokio::task::AbortHandle;
 
-/// Whether the server waits for the client: for a request, or for the client to close.
+/// Whether the server waits for the client to send a request or to close the connection.
 pub type Waits = Rc<Cell<bool>>;
 
-/// The connections of one server, the oldest first.
+/// The connections of one server, from the oldest to the newest.
 #[derive(Debug)]
 pub struct Clients {
     max: usize,
@@ -31,8 +31,9 @@ impl Clients {
         Self { max, all: VecDeque::new() }
     }
 
-    /// At the limit, closes the oldest connection that has no request in progress. Returns `false`
-    /// if every connection has a request in progress, so that a new one must be rejected.
+    /// Makes room for a new connection. At the limit, closes the oldest connection that has no
+    /// request in progress. If every connection has a request in progress, returns `false`: the
+    /// caller must reject the new connection.
     pub fn make_room(&mut self) -> bool {
         self.all.retain(|client| !client.task.is_finished());
         if self.all.len() < self.max {

@@ -68,7 +68,7 @@ pub struct RunArgs {
     /// ~/.local/state/tacit), `stderr`, `journal`, `syslog`, `none` or a path with a `/`
     #[arg(long, value_name = "DEST", default_value = "state", conflicts_with = "agent")]
     pub(super) log: LogDestination,
-    /// The least level of the events that the agent of this run logs
+    /// The lowest level of events that the agent of this run logs
     #[arg(
         long,
         value_enum,

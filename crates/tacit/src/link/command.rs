@@ -30,7 +30,7 @@ use crate::run::link::protocol::{
     LinkAnswer, LinkControl, LinkRequest, LinkSocket, LinkStatus, LinkedRun,
 };
 
-/// Let runs without a network use the sockets of this side
+/// Provide network sockets for programs that have no network
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -17,7 +17,7 @@ const SCALE_MAX: f64 = 1000.0;
 /// Other factors are errors of a measurement.
 const PACKET_FACTORS: RangeInclusive<f64> = 0.1..=10.0;
 
-/// Estimate the CPU time of measured traffic with other settings
+/// Estimate the CPU time that measured traffic would need with other settings
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -17,11 +17,12 @@ use super::find::{IfUnknown, QueryResponder};
 use super::{CLOSING_MAX, IDLE_MAX, receive, send};
 use crate::session::tls_control::TlsRequestError;
 
-/// The permits for closing descriptors; see [`close`].
+/// Permits for the threads that close descriptors; see [`close`].
 static CLOSING: Semaphore = Semaphore::const_new(CLOSING_MAX);
 
-/// Serves a client until it ends, is idle for too long, is asked to leave its slot, or `closed`
-/// reports that this agent no longer serves the socket. A query that was received is answered.
+/// Serves a client until the client disconnects or is idle for too long. The service also ends if
+/// another client needs the slot, or if `closed` reports that this agent no longer serves the
+/// socket. A query that the agent has received is answered before the end.
 pub(super) async fn serve(
     client: Watched,
     slot: ClientSlot,
@@ -63,15 +64,15 @@ pub(super) async fn serve(
 
 /// What a client does next.
 enum Next {
-    /// It has sent a query.
+    /// The client has sent a query.
     Message(Message),
-    /// The client must leave. It may have sent a query before it knew.
+    /// The agent must close the connection. The client may have sent a last query before.
     Last(Option<Message>),
-    /// It sends no more queries.
+    /// The agent answers no more queries of this client.
     Nothing,
 }
 
-/// Serves the successor, for queries about connections that stayed here.
+/// Answers the successor's queries about connections that this agent still serves.
 pub(super) async fn serve_successor(successor: Watched, responder: Rc<QueryResponder>) {
     while let Some(message) = next(&successor).await {
         let line = answer(&responder, message, IfUnknown::Refuse).await;
@@ -82,14 +83,15 @@ pub(super) async fn serve_successor(successor: Watched, responder: Rc<QueryRespo
     close(successor.into_inner()).await;
 }
 
-/// The next message; `None` at the end.
+/// Waits for the next message. Returns `None` at the end of the connection.
 async fn next(client: &Watched) -> Option<Message> {
     let mut buffer = [0; REQUEST_BYTES_MAX];
     let received = receive(client, &mut buffer).await.ok()?;
     read(received, &buffer)
 }
 
-/// The next message, if it has arrived; also `None` at the end of the connection.
+/// Returns the next message if the message has already arrived. Otherwise returns `None`, as at
+/// the end of the connection.
 fn next_now(client: &Watched) -> Option<Message> {
     let mut buffer = [0; REQUEST_BYTES_MAX];
     let received = query::receive(client.get_ref().as_fd(), &mut buffer).ok()?;
@@ -150,7 +152,7 @@ fn refusal(refusal: TlsRequestError) -> Value {
     json!({ "error": fault, "message": message })
 }
 
-/// Closes passed descriptors on a thread of its own: `close` may block.
+/// Closes passed descriptors on a separate thread, because `close` may block.
 async fn close(passed: impl Send + 'static) {
     // The semaphore is never closed, so `acquire` succeeds.
     let place = CLOSING.acquire().await;

@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How long a client may take to leave before another one must leave, too.
+/// How long the agent waits for a connection to close before it also closes another connection.
 const LEAVE_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The slots of one run.
@@ -25,22 +25,23 @@ const LEAVE_WAIT_MAX: Duration = Duration::from_secs(1);
 pub(super) struct ClientSlots {
     max: usize,
     taken: RefCell<Vec<Rc<Slot>>>,
-    /// Numbers the activities of all clients: the newest has the highest number.
+    /// The number of the newest activity. The activities of all clients are numbered in order.
     turns: Cell<u64>,
-    /// A slot is free, or its client may be asked to leave. One task waits for this.
+    /// Wakes the task that waits for a slot: a slot is free, or the agent may close the connection
+    /// of a client.
     changed: Notify,
 }
 
 /// The activity of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Activity {
-    /// The client has had no query since this activity number.
+    /// No query of the client is in progress, since the activity with this number.
     Idle(u64),
-    /// The agent works on its query.
+    /// The agent works on a query of the client.
     Working,
-    /// An answer is being sent to it, since this activity number.
+    /// The agent is sending an answer to the client, since the activity with this number.
     Sending(u64),
-    /// The client was asked to leave.
+    /// The agent is closing the connection of the client.
     Leaving,
 }
 
@@ -50,7 +51,7 @@ struct Slot {
     leave: Notify,
 }
 
-/// A slot that is taken, until it is dropped.
+/// A taken slot. Dropping this value frees the slot.
 #[derive(Debug)]
 pub(super) struct ClientSlot {
     slot: Rc<Slot>,
@@ -63,7 +64,8 @@ impl ClientSlots {
         Rc::new(Self { max, taken, turns: Cell::default(), changed: Notify::new() })
     }
 
-    /// Takes a slot for a new client; if all are taken, asks another client to leave.
+    /// Takes a slot for a new client. If all slots are taken, closes the connection of another
+    /// client.
     pub(super) async fn take(self: &Rc<Self>) -> ClientSlot {
         let mut leaves_until = None;
         loop {
@@ -96,7 +98,8 @@ impl ClientSlots {
         Some(ClientSlot { slot, slots: Rc::clone(self) })
     }
 
-    /// `false`: the agent works on the queries of all clients.
+    /// Chooses a client whose connection must be closed. Returns `false` if there is none, because
+    /// the agent works on the queries of all clients.
     fn ask_one_to_leave(&self) -> bool {
         let taken = self.taken.borrow();
         let rank = |slot: &&Rc<Slot>| match slot.activity.get() {
@@ -119,24 +122,24 @@ impl ClientSlots {
 }
 
 impl ClientSlot {
-    /// The client has no query.
+    /// Records that no query of the client is in progress.
     pub(super) fn set_idle(&self) {
         self.set(Activity::Idle(self.slots.turn()));
         self.slots.changed.notify_one();
     }
 
-    /// The agent works on its query.
+    /// Records that the agent works on a query of the client.
     pub(super) fn set_working(&self) {
         self.set(Activity::Working);
     }
 
-    /// An answer is sent to it.
+    /// Records that the agent is sending an answer to the client.
     pub(super) fn set_sending(&self) {
         self.set(Activity::Sending(self.slots.turn()));
         self.slots.changed.notify_one();
     }
 
-    /// Resolves when the client must leave; only once.
+    /// Waits until the connection of the client must be closed. Resolves only once.
     pub(super) async fn asked_to_leave(&self) {
         self.slot.leave.notified().await;
     }

@@ -37,7 +37,7 @@ pub struct Connection {
 /// The permits of a connection from the agent's limits, which are released when it is dropped.
 /// There are two forms to save memory, because most connections have only one permit.
 #[derive(Debug)]
-#[expect(dead_code, reason = "no code reads the permits; a permit is released when it is dropped")]
+#[expect(dead_code, reason = "no code reads the permits; dropping a permit releases the permit")]
 enum Permits {
     AgentOnly(OwnedSemaphorePermit),
     /// With a permit from limits of the policy.

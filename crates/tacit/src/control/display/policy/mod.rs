@@ -590,7 +590,7 @@ struct Settings(Vec<Setting>);
 impl Settings {
     #[expect(
         clippy::fn_params_excessive_bools,
-        reason = "the parameter is true if the value equals the default"
+        reason = "`default` is true if the setting has its default value"
     )]
     fn add(&mut self, key: &str, value: impl Into<SettingValue>, default: bool) {
         self.0.push(Setting { key: key.to_owned(), value: value.into(), default });
