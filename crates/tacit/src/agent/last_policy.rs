@@ -83,15 +83,15 @@ impl Agent {
     }
 }
 
-const NEXT_CLOSED: &str = "if the policy file has an error at the next boot, the guard \
-                           (tacit-host-guard.service) permits only DHCP and SSH: make the \
-                           directory of --last-policy writable. If the disk of this directory is \
-                           full, delete other files. Every few seconds, the agent tries to store \
-                           the policy again";
-const NEXT_OLDER: &str = "if the policy file has an error at the next boot, the guard \
-                          (tacit-host-guard.service) uses the older stored policy: make the \
-                          directory of --last-policy writable; every few seconds, the agent tries \
-                          to store the policy again";
+const NEXT_CLOSED: &str = "make the directory of --last-policy writable. If the disk of this \
+                           directory is full, delete other files. Every few seconds, the agent \
+                           tries to store the policy again. Without a stored policy, the guard \
+                           (tacit-host-guard.service) permits only DHCP and SSH if the policy \
+                           file has an error at the next boot";
+const NEXT_OLDER: &str = "make the directory of --last-policy writable. Every few seconds, the \
+                          agent tries to store the policy again. Until then, the guard \
+                          (tacit-host-guard.service) uses the older stored policy if the policy \
+                          file has an error at boot";
 
 async fn store_aside(path: PathBuf, text: Arc<str>) -> Result<(), StoreError> {
     let no_thread = |error| StoreError { error, left: Some(io::ErrorKind::Interrupted.into()) };

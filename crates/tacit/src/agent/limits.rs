@@ -55,7 +55,7 @@ impl Agent {
             LimitDisplay::new("connections-per-run", limits.connections_per_run)
                 .beyond("the agent refuses the connection"),
             LimitDisplay::new("handshake-bytes", tacit_tls::INCOMING_BYTES_MAX)
-                .beyond("the agent refuses the connection"),
+                .beyond("the handshake fails, and the agent closes the connection"),
             LimitDisplay::new("verified-chains", chains.map_or(0, |_| CHAINS_MAX))
                 .used(chains.map_or(0, |chains| chains.len()))
                 .beyond(
@@ -120,8 +120,9 @@ impl Agent {
                 "programs get SERVFAIL for names with further addresses, until a stored address \
                  expires",
             ),
-            LimitDisplay::new("host-flows", FLOWS_MAX)
-                .beyond("the kernel refuses further captured flows, and further flows of clients"),
+            LimitDisplay::new("host-flows", FLOWS_MAX).beyond(
+                "the kernel refuses further captured flows, and further flows from clients",
+            ),
             LimitDisplay::new("host-audited-flows-per-rule", AUDITED_FLOWS_MAX)
                 .beyond("the agent removes the flow that was seen least recently"),
             LimitDisplay::new("host-coverage-flows", COVERAGE_FLOWS_MAX)
@@ -133,7 +134,7 @@ impl Agent {
             LimitDisplay::new("host-coverage-sockets", COVERAGE_SOCKETS_MAX)
                 .beyond("the agent does not count further sockets"),
             LimitDisplay::new("host-cgroups-per-second", cgroups::READ_MAX)
-                .beyond("the agent finds the control group of a flow only if that group is cached"),
+                .beyond("the agent finds further control groups only in its cache"),
         ]
     }
 
@@ -158,7 +159,7 @@ impl Agent {
                 .used(self.shared.table.traces().len())
                 .beyond("the agent refuses the trace"),
             LimitDisplay::new("trace-queue-bytes", QUEUE_BYTES_MAX)
-                .beyond("the kernel drops and counts packets"),
+                .beyond("the agent drops packets of the trace, and counts these packets"),
         ]
     }
 }

@@ -230,8 +230,9 @@ impl Agent {
         let seconds = time.as_secs();
         let event = Event::new("policy-unconfirmed").value("seconds", seconds);
         let next = format!(
-            "to keep the new policy, run `tacit confirm` within {seconds} s; otherwise the agent \
-             installs the previous policy again or, if there was none, ends the capture of the host"
+            "to keep the new policy, run `tacit confirm` within {seconds} s. Otherwise the agent \
+             restores the previous state: it installs the previous policy again, or stops \
+             capturing the host if no policy was installed before"
         );
         self.shared.log.warn(event.field("next", &next));
     }

@@ -18,8 +18,8 @@
 //!
 //! If an agent crashes, the supervisor starts another agent one second later. After `CRASHES_MAX`
 //! crashes in one minute, the supervisor ends. The supervisor also ends if another process kills
-//! the agent. If a predecessor of the killed agent still drains, the supervisor cannot end, so it
-//! starts another agent as after a crash.
+//! the agent. But while a predecessor of the killed agent still drains, the supervisor does not
+//! end: it starts another agent, as after a crash.
 //!
 //! The command `tacit agent --no-supervisor` starts an agent without a supervisor. `tacit restart`
 //! cannot restart this agent.

@@ -1,6 +1,6 @@
-//! Asks the predecessor (the agent that this agent replaces) which targets are down. So the first
-//! connections of this agent do not try these targets. A target is an address to which an agent
-//! connects.
+//! Asks the predecessor (the agent that this agent replaces) which targets are down. A target is an
+//! address to which an agent connects. The first connections of this agent then do not try targets
+//! that are down.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

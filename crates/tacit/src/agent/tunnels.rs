@@ -52,9 +52,9 @@ pub(super) struct Tunnels {
 pub(super) fn check_raw(raw: &RawUnderlay, policy: &Policy) -> Result<(), Diagnostic> {
     let lacks_socket = |sa: &&ManualSa| raw_kind(sa).is_some_and(|kind| !raw.has(kind));
     let Some(sa) = policy.sas.values().find(lacks_socket) else { return Ok(()) };
-    let message = "this agent has no raw socket for packets that are not sent in UDP: when the \
-                   agent started, no [sa.NAME] needed a raw socket with the protocol and IP \
-                   version of this table";
+    let message = "this agent has no raw socket for packets that are not sent in UDP. An agent \
+                   opens raw sockets only when it starts, and no [sa.NAME] had this protocol and \
+                   IP version then";
     let id = MessageId("needs-restart");
     Err(Diagnostic::error(id, sa.position, message).with_fix(RESTART))
 }
@@ -316,16 +316,16 @@ impl Runs {
         let user = |peer: &String| {
             let mut others = self.registry.all().filter(|other| other.run.id != capture.run.id);
             let other = others.find(|other| other.capture.tunnels.fixed_peers().contains(peer))?;
-            let (table, use_gateway_or) = match policy.sas.contains_key(peer) {
+            let (table, or_gateway) = match policy.sas.contains_key(peer) {
                 true => ("sa", ""),
-                false => ("ike", "write inner = \"gateway\"; or, "),
+                false => ("ike", "; or write inner = \"gateway\""),
             };
             Some(format!(
                 "only one run at a time can use the tunnel to [{table}.{peer}], because `inner` is \
                  a single address. Another run, `{other_run}`, uses the tunnel now, so tacit drops \
                  the packets that run `{run}` sends to the peer\n    \
-                 fix: {use_gateway_or}for each run, write a separate [{table}.NAME] and \
-                 separate rules with `run`",
+                 fix: for each run, write a separate [{table}.NAME] and separate rules with \
+                 `run`{or_gateway}",
                 run = capture.run.name,
                 other_run = other.run.name
             ))

@@ -148,17 +148,17 @@ impl Tracer {
                 }
                 let next = match nearest_word(name, &names) {
                     Some(nearest) => format!("did you mean `{nearest}`?"),
-                    None => "`tacit show rules` lists the rules".to_owned(),
+                    None => "use the name of a rule that `tacit show rules` lists".to_owned(),
                 };
                 Err(format!("the installed policy has no rule `{name}`\n    fix: {next}"))
             }
             TraceSelection::Ike(name) if !live.policy.ikes.contains_key(name) => Err(format!(
-                "the installed policy has no [ike.{name}]\n    fix: `tacit show policy` lists the \
-                 peers of tunnels"
+                "the installed policy has no [ike.{name}]\n    fix: use the name of an [ike.NAME] \
+                 that `tacit show policy` lists"
             )),
             TraceSelection::Connection(id) if self.table.find(*id).is_none() => Err(format!(
                 "no open connection has the id {id}\n    \
-                 fix: `tacit show connections` lists the ids"
+                 fix: use an id that `tacit show connections` lists"
             )),
             // A run may start later.
             TraceSelection::Connection(_) | TraceSelection::Run(_) | TraceSelection::Ike(_) => {
@@ -248,7 +248,8 @@ async fn receive_files(
         return Ok(None);
     }
     if descriptors.len() != request.files() {
-        let error = "the client that requested a trace sent no descriptors for the trace files";
+        let error = "the client that requested a trace sent the wrong number of descriptors for \
+                     the trace files";
         return Err(io::Error::new(io::ErrorKind::InvalidData, error));
     }
     let mut files = descriptors.into_iter().map(|file: OwnedFd| File::from(file));

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! The code that serves a connection calls [`meter::switch`] with the component and [`meter::turn`]
-//! with the rule. Each microsecond is charged to exactly one rule and component. Some threads, such
-//! as the threads that look up names, are not metered. `tacit show costs` reports the CPU time of
-//! these threads as `uncaptured`.
+//! with the rule. Each microsecond of a metered thread is charged to exactly one rule and
+//! component. Some threads, such as the threads that look up names, are not metered. `tacit show
+//! costs` reports the CPU time of these threads as `uncaptured`.
 //!
 //! Limits: one account for each rule that is installed or has open connections, and one account for
 //! all removed rules.

@@ -452,8 +452,8 @@ pub(super) fn peer_rejected(
     let next = match recheck {
         RecheckAction::Log => {
             "the connection stays open, although tacit no longer accepts the peer's \
-             certificate: to close the connection, run `tacit close --peer invalid`; to close such \
-             connections automatically, set recheck = \"close\" in the rule"
+             certificate: to close the connection, run `tacit close --peer invalid`. If you want \
+             tacit to close these connections itself, set recheck = \"close\" in the rule"
         }
         RecheckAction::Close => "tacit closes the connection",
     };

@@ -100,8 +100,8 @@ fn decided(page: &mut Page, display: &RulesDisplay) {
     let mut by_kernel = page.family(
         "tacit_rule_kernel_hits_total",
         Kind::Counter,
-        "Connections and datagrams that matched the rule, and that the kernel of a captured host \
-         handled without the agent.",
+        "Connections and datagrams that the kernel of a captured host handled without the agent, \
+         by rule.",
     );
     for rule in rules {
         if let Some(hits) = rule.kernel_hits {
@@ -316,14 +316,14 @@ fn traffic(page: &mut Page, rules: &[RuleCosts]) {
         },
         RuleFamily {
             name: "tacit_sent_messages_total",
-            help: "Messages from the client. A message is all bytes that one side sends before the \
-                   other side sends again.",
+            help: "Messages from the client. A message is all bytes that one side sends until the \
+                   other side sends a byte.",
             value: |r| r.messages_sent,
         },
         RuleFamily {
             name: "tacit_received_messages_total",
-            help: "Messages from the server. A message is all bytes that one side sends before the \
-                   other side sends again.",
+            help: "Messages from the server. A message is all bytes that one side sends until the \
+                   other side sends a byte.",
             value: |r| r.messages_received,
         },
     ];

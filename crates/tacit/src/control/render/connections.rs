@@ -131,7 +131,7 @@ fn peer(connection: &ConnectionDisplay) -> Option<String> {
     Some(match (&peer.identity, &peer.claimed_subject) {
         (Some(name), _) => format!("{name} ({check})"),
         (None, Some(claim)) => {
-            format!("no verified name; the certificate contains {claim:?} ({check})")
+            format!("no verified name; the certificate contains the name {claim:?} ({check})")
         }
         (None, None) if peer.warned.is_some() => {
             format!(
@@ -169,7 +169,7 @@ pub fn detail(connection: &ConnectionDisplay, width: TextWidth) -> String {
         facts.add("run", Some(shown));
         facts.add("direction", Some(&run.direction));
         facts.add("program", c.program());
-        facts.add("names looked up", Some(run.names.join(", ")));
+        facts.add("DNS names looked up", Some(run.names.join(", ")));
         facts.add("alias", run.alias);
     }
     if let Some(starttls) = &c.starttls {

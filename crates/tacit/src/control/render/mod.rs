@@ -120,7 +120,7 @@ impl Table for RulesDisplay {
         let columns: Vec<_> = COLUMNS.into_iter().filter(is_shown).collect();
         let rules = table(&self.rules, &columns, width.without(&["LAST-HIT", "ROLE", "OPEN"]));
         let exception = match self.unmatched.as_deref() {
-            Some("permit") => ", but tacit permits those of the captured host",
+            Some("permit") => ", but unmatched connections of the captured host are permitted",
             _ => "",
         };
         let end = format!(

@@ -88,9 +88,9 @@ fn ike_facts(one: &IkeEntry) -> String {
     let auth = &one.auth;
     let nat = one.behind_nat.zip(one.peer_behind_nat).map(|sides| match sides {
         (false, false) => "none",
-        (true, false) => "in front of this side",
-        (false, true) => "in front of the peer",
-        (true, true) => "in front of both sides",
+        (true, false) => "a NAT in front of this host",
+        (false, true) => "a NAT in front of the peer",
+        (true, true) => "a NAT in front of each host",
     });
     let failed = |side: &String| {
         format!("{failures} times; where to look for the cause: {side}", failures = one.failures)
@@ -212,7 +212,7 @@ fn data_left(left: &DataLeft) -> String {
     let bytes = bytes.map(|bytes| format!("{bytes} bytes"));
     let packets = packets.map(|packets| format!("{packets} packets"));
     let both: Vec<_> = bytes.into_iter().chain(packets).collect();
-    if both.is_empty() { "any amount of data".to_owned() } else { both.join(", ") }
+    if both.is_empty() { "no data limit".to_owned() } else { both.join(", ") }
 }
 
 /// The first item of a list, and how many others there are.

@@ -23,7 +23,10 @@ impl Table for UnixDisplay {
         let optional = &["INODE", "KIND", "RECV-Q", "SEND-Q", "PEER"];
         let mut text = table(&self.sockets, &COLUMNS, width.without(optional));
         for run in &self.incomplete {
-            let line = format!("(run {} is incomplete: {})\n", run.run, run.reason);
+            let line = format!(
+                "(the list of UNIX sockets of run {} is incomplete: {})\n",
+                run.run, run.reason
+            );
             text.push_str(&width.prose(&line));
         }
         text
