@@ -79,7 +79,7 @@ enum RunAlone {
 enum Verb {
     /// Serve a policy: accept connections, connect to their destinations, and relay them with TLS
     Agent(AgentArgs),
-    /// Run a program, and protect its connections as a policy says
+    /// Run a program, and protect its connections by the rules of a policy
     Run(launch::RunArgs),
     /// Provide network sockets for programs that have no network
     Link(link::command::LinkArgs),
@@ -169,8 +169,8 @@ struct AgentArgs {
     /// $XDG_RUNTIME_DIR or tacit-UID/agent.sock in the directory for temporary files]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
-    /// Destination of the log: stderr, journal, syslog, state, none, fd:N (an open descriptor) or a
-    /// path with a `/`
+    /// Destination of the log: stderr, journal, syslog, state (a file in $XDG_STATE_HOME/tacit),
+    /// none, fd:N (an open descriptor) or a path with a `/`
     #[arg(long, value_name = "DEST", default_value = "stderr")]
     log: LogDestination,
     /// Format of log lines
@@ -210,7 +210,7 @@ struct AgentArgs {
     /// The launcher of this run, as `NAME[PID]`
     #[arg(long, hide = true, value_name = "LAUNCHER")]
     launcher: Option<String>,
-    /// Capture the flows of all programs of this host, as [host] of the policy says
+    /// Capture the flows of all programs of this host, with the settings in [host] of the policy
     #[arg(long)]
     host: bool,
     /// Install the nftables rules of the policy, and end; these rules refuse all captured flows
@@ -553,8 +553,8 @@ fn guard_without_policy(last: &Path, hosts: &[HostsEntry]) {
     let file = last.display();
     match host::guard_without_policy(last, hosts) {
         Ok(GuardFallback::Present) => {
-            let message = "the guard changes nothing: the nftables rules that tacit installed \
-                           after the boot are in force";
+            let message = "`tacit agent --host --guard` changes nothing: the nftables rules that \
+                           tacit installed after the boot are in force";
             warn(MessageId("guard-changed-nothing"), message);
         }
         Ok(GuardFallback::Last) => {

@@ -123,7 +123,7 @@ pub fn costs(control: &Path, interval: Option<Duration>) -> Result<Costs, Client
     Ok(after.since(&before))
 }
 
-/// Sends one request and reads the answer as a type.
+/// Sends one request, and converts the answer to the type `T`.
 ///
 /// # Errors
 /// See [`ClientError`].
@@ -131,7 +131,7 @@ pub fn ask_typed<T: DeserializeOwned>(control: &Path, request: &Request) -> Resu
     typed(ask(control, request)?)
 }
 
-/// Converts an answer to its type.
+/// Converts an answer to the type `T`.
 ///
 /// # Errors
 /// The answer does not have this type.

@@ -17,7 +17,7 @@ use crate::run::link::choice::{ChosenLink, LinkChoice, LinkLevel};
 /// Length limit of a run's default name. Four bytes per character are within the agent's limit.
 const NAME_CHARACTERS: usize = 16;
 
-/// Run a program in a network namespace, and protect its connections as a policy says
+/// Run a program in a network namespace, and protect its connections by the rules of a policy
 #[derive(Debug, Args)]
 #[command(override_usage = "\
 tacit run --tls --ca FILE [OPTIONS] -- CMD...

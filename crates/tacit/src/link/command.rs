@@ -78,8 +78,8 @@ struct ServeArgs {
     /// The policy file, with a table [link.NAME] for each link [default: $TACIT_POLICY]
     #[arg(short, long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// Destination of the log: stderr, journal, syslog, state, none, fd:N (an open descriptor) or a
-    /// path with a `/`
+    /// Destination of the log: stderr, journal, syslog, state (a file in $XDG_STATE_HOME/tacit),
+    /// none, fd:N (an open descriptor) or a path with a `/`
     #[arg(long, value_name = "DEST", default_value = "stderr")]
     log: LogDestination,
     /// Format of log lines

@@ -80,8 +80,8 @@ answer to word from ::ffff:192.0.2.2
 ECONNREFUSED
 answer to word from ::ffff:192.0.2.1
 78
-warning[guard-changed-nothing]: the guard changes nothing: the nftables rules that tacit installed \
-         after the boot are in force
+warning[guard-changed-nothing]: `tacit agent --host --guard` changes nothing: the nftables rules \
+         that tacit installed after the boot are in force
 ECONNREFUSED
 0
 answer to marked from ::ffff:127.0.0.1
