@@ -1,8 +1,9 @@
-//! Provides entry points for fuzzing the parsers of messages from operators, monitoring systems,
-//! launchers, helpers and other agents.
+//! Provides one function for each fuzz target. A fuzz target is a parser of messages from other
+//! processes, such as commands, launchers, helpers and other agents.
 //!
-//! Each function accepts any bytes and must not panic. Each function parses a message, serialises
-//! the message, parses the result, and compares the two messages.
+//! Each function accepts any bytes, and panics if it finds an error in the parser. If tacit also
+//! writes messages of this kind, the function serialises the parsed message, parses the result, and
+//! compares the two messages.
 
 use std::fmt::Debug;
 use std::io::{self, Write};

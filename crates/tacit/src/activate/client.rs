@@ -32,18 +32,21 @@ use crate::log::{Event, Log};
 use crate::run::channel::{adopt, read_frame, write_frame};
 use crate::run::protocol::Frame;
 
-/// The maximum number of requests that wait to be sent. Further ones wait in their connections.
+/// The maximum number of requests in the queue to the starter. While the queue is full, further
+/// connections wait before they add their requests.
 const REQUESTS_MAX: usize = 1024;
-/// How long the starter may take to start a program.
+/// How long the agent waits for the starter to start a program.
 const START_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// How often the agent looks whether the process of an ended starter is gone.
+/// How often the agent checks whether the process of the starter has exited, after the starter has
+/// closed its socket.
 const REAP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The agent's access to its starter.
 #[derive(Debug)]
 pub struct Starter {
-    /// The permits for processes, for activations with a process for each connection.
+    /// The permits for processes, by program. `None`: one process of the program serves all
+    /// connections, and needs no permit.
     processes: BTreeMap<String, Option<ProcessPermits>>,
     requests: mpsc::Sender<PendingStart>,
 }
@@ -53,7 +56,7 @@ pub struct Starter {
 struct PendingStart {
     program: String,
     remote: Option<SocketAddr>,
-    /// Held until the process has ended.
+    /// The permit for the process, which is held until the process ends.
     permit: Option<ProcessPermit>,
     back: oneshot::Sender<Result<ActivatedProgram, String>>,
 }
@@ -61,18 +64,18 @@ struct PendingStart {
 /// The program of a connection.
 #[derive(Debug)]
 pub struct ActivatedProgram {
-    /// The agent's end of the connection to it.
+    /// The agent's end of the socket to the program.
     pub socket: OwnedFd,
-    /// Its process.
+    /// The process ID of the program.
     pub pid: u32,
 }
 
 /// Why an agent with activations cannot start.
 #[derive(Debug)]
 pub enum StarterError {
-    /// The starter cannot be started, or has ended.
+    /// The starter process cannot be started, or has ended.
     Process(io::Error),
-    /// It cannot start a program of the policy.
+    /// The starter cannot start a program of the policy.
     Unusable(String),
 }
 
@@ -98,7 +101,7 @@ impl From<io::Error> for StarterError {
     }
 }
 
-/// What the tasks of the starter share.
+/// The state that the sending task and the receiving task share.
 #[derive(Debug, Default)]
 struct Answers {
     last_number: u64,
@@ -108,8 +111,8 @@ struct Answers {
 }
 
 impl Starter {
-    /// Starts the starter with the programs of a policy. Call this before the agent enters its
-    /// sandbox.
+    /// Starts the starter process, and sends it the programs of a policy. Call this function before
+    /// the agent enters its sandbox.
     ///
     /// # Errors
     /// See [`StarterError`].
@@ -149,11 +152,11 @@ impl Starter {
         Ok(Arc::new(Self { processes: processes.collect(), requests }))
     }
 
-    /// Starts the program of a connection, or connects to the program that serves all connections.
-    /// Waits while the maximum number of processes runs.
+    /// Starts a program for a connection, or connects to the program that serves all connections.
+    /// Waits while the program has its maximum number of processes.
     ///
     /// # Errors
-    /// The reason why the connection has no program.
+    /// The reason why the starter cannot start the program or connect to it.
     pub async fn activate(
         &self,
         program: &str,
@@ -192,7 +195,7 @@ impl Starter {
 struct ProcessPermits {
     all: Arc<Semaphore>,
     per_source: Option<usize>,
-    /// The permits for processes of each client address that has or waits for one.
+    /// The permits of each client address that has a process or waits for a process.
     sources: Mutex<HashMap<Source, Weak<Semaphore>>>,
 }
 
@@ -212,8 +215,9 @@ impl ProcessPermits {
         }
     }
 
-    /// Waits for a permit for a process of a client. A client that waits because of its own
-    /// processes is not in the way of others. The semaphores are never closed.
+    /// Waits for a permit to start a process for a client. If a client has reached its own limit,
+    /// only this client waits, and other clients continue. Returns `None` only if a semaphore is
+    /// closed, which does not happen.
     async fn acquire(&self, remote: Option<SocketAddr>) -> Option<ProcessPermit> {
         let of_source = match self.per_source {
             Some(max) => Some(self.of_source(remote, max).acquire_owned().await.ok()?),
@@ -260,7 +264,8 @@ async fn send_all(
     }
 }
 
-/// Receives answers and ends of processes until the starter ends.
+/// Receives answers to requests, and messages about processes that have ended, until the starter
+/// ends.
 async fn receive_all(mut reader: UnixStream, answers: &RefCell<Answers>, log: &Log) {
     while let Ok(Some(Frame { message, mut descriptors })) =
         read_frame::<FromStarter>(&mut reader, REPLY_BYTES_MAX).await
@@ -300,7 +305,7 @@ async fn receive_all(mut reader: UnixStream, answers: &RefCell<Answers>, log: &L
     }
 }
 
-/// Logs that the starter has ended, and waits for its process.
+/// Logs that the starter has ended, and waits until its process has exited.
 async fn report_end(mut child: Child, log: &Log) {
     let event = Event::new("starter-ended").value("pid", child.id());
     let next = "the process that starts programs of [activate] tables has ended, so the agent \

@@ -4,7 +4,7 @@
 //! ```text
 //!   agent: engines, workers, runs by CPU ─┐
 //!   sample.rs: kernel counters, read twice┼─> display.rs: table, JSON
-//!   instructions.rs, speed.rs ────────────┘   (tacit doctor uses these two as well)
+//!   instructions.rs, speed.rs ────────────┘   (tacit doctor uses both files too)
 //! ```
 //!
 //! The command itself reads the kernel's counters in `/proc`, because the agent cannot open these

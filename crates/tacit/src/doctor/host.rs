@@ -86,8 +86,8 @@ fn security_module() -> Finding {
             name,
             Presence::Missing,
             "programs without an AppArmor profile get no capabilities in user namespaces \
-             (kernel.apparmor_restrict_unprivileged_userns=1): load the profile that tacit \
-             installs",
+             (kernel.apparmor_restrict_unprivileged_userns=1): install the profile of tacit as \
+             /etc/apparmor.d/tacit, and load it with `apparmor_parser -r /etc/apparmor.d/tacit`",
         ),
         Some(_) => {
             Finding::wanted(name, Presence::There, "AppArmor does not restrict user namespaces")
@@ -124,7 +124,9 @@ fn resolvers() -> Finding {
     let resolvers = Resolvers::new(&[]).addresses();
     let found: Vec<_> = resolvers.iter().map(|one| one.ip().to_string()).collect();
     let note = if found.is_empty() {
-        "/etc/resolv.conf has no resolver: programs cannot resolve names; use --resolver".to_owned()
+        "/etc/resolv.conf has no resolver, so programs under `tacit run` cannot resolve names: add \
+         a resolver to this file, or use `tacit run --resolver ADDRESS`"
+            .to_owned()
     } else {
         format!("{resolvers}, from /etc/resolv.conf", resolvers = found.join(", "))
     };
@@ -193,8 +195,8 @@ fn device(name: &'static str, path: &str, purpose: &str) -> Finding {
 fn cgroups() -> Finding {
     let mounts = read("/proc/self/mounts").unwrap_or_default();
     let has = mounts.lines().any(|line| line.split(' ').nth(2) == Some("cgroup2"));
-    let purpose = "used by a captured host, for rules with `slice` or `cgroup`";
-    let note = if has { purpose.to_owned() } else { format!("{purpose} (no cgroup2 is mounted)") };
+    let purpose = "needed by `tacit agent --host` for rules with `cgroup`, `slice` or `unit`";
+    let note = if has { purpose.to_owned() } else { format!("{purpose} (cgroup2 is not mounted)") };
     Finding::wanted("cgroup2", Presence::when(has), note)
 }
 
@@ -210,10 +212,11 @@ fn sandbox() -> Finding {
     };
     let missing = list(false);
     let note = if missing.is_empty() {
-        format!("each agent restricts its own use of {}", list(true))
+        format!("each agent limits which {} it can use", list(true))
     } else {
         format!(
-            "this kernel cannot restrict the use of {missing}: agents run without this protection"
+            "this kernel cannot limit which {missing} an agent can use, so agents run without this \
+             protection"
         )
     };
     Finding::wanted("sandbox", Presence::when(missing.is_empty()), note)

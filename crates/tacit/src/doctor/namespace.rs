@@ -189,7 +189,7 @@ fn refused(at: FailedStep, reason: String) -> Vec<Finding> {
             findings.push(Finding::needed(name, Presence::Missing, reason));
             break;
         }
-        findings.push(Finding::needed(name, Presence::There, "runs need it"));
+        findings.push(Finding::needed(name, Presence::There, "`tacit run` needs this feature"));
     }
     findings
 }
@@ -207,7 +207,8 @@ fn made(user: User) -> Vec<Finding> {
         Finding::needed(
             RULES,
             Presence::There,
-            "nftables has the parts that capture connections: sets, tproxy, socket and reject",
+            "nftables supports sets, tproxy, socket and reject, which tacit needs to capture \
+             connections",
         ),
         Finding::needed(
             SOCKETS,
@@ -261,8 +262,8 @@ fn start(namespaces: &[OwnedFd], user: User, original: &LauncherState) -> Vec<Fi
             drop(listener_to);
             let connects = filter.and_then(|filter| ReceivedFilter::receive(&filter).connects);
             let ended = started.child.wait().is_ok_and(|status| status.success());
-            let note = "programs start with a filter that allows only UNIX, INET, INET6 and \
-                        NETLINK sockets";
+            let note = "programs start with a seccomp filter that allows only sockets of the \
+                        families UNIX, INET, INET6 and NETLINK";
             vec![Finding::needed(START, Presence::when(ended), note), hidden, handed(connects)]
         }
         Err(error @ (SpawnError::Setup { .. } | SpawnError::Program(_))) => {
@@ -305,7 +306,8 @@ fn large_segments(large: LargeSegments) -> Finding {
     }
     let missing = if large.v4 { "IPv6 (needs Linux 5.19)" } else { "IPv4 (needs Linux 6.3)" };
     let note = format!(
-        "no large segments over {missing}: data between programs and the agent costs more CPU time"
+        "programs and the agent cannot exchange packets of more than 64 KiB over {missing}, so \
+         data costs more CPU time"
     );
     Finding::wanted(name, Presence::Missing, note)
 }

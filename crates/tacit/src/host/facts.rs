@@ -1,7 +1,7 @@
 //! Reads information about this host for `tacit check`: its resolvers, the operator's SSH session,
 //! and other software that sets fwmarks.
 //!
-//! Information that cannot be read is omitted, so that the check needs no capabilities.
+//! The check needs no capabilities. It omits all information that it cannot read.
 
 use std::fs;
 use std::net::IpAddr;

@@ -98,7 +98,7 @@ impl fmt::Display for HostError {
             Self::Helper(error) => write!(
                 f,
                 "the host cannot be captured: {error}\n    \
-                 fix: give the process CAP_NET_ADMIN and CAP_NET_RAW; if it has both, run \
+                 fix: give the process CAP_NET_ADMIN and CAP_NET_RAW; if it has them, run \
                  `tacit doctor` to see what this kernel lacks"
             ),
         }

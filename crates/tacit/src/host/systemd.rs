@@ -78,8 +78,8 @@ impl UnitFault {
                 )
             }
             Self::Deep(..) => {
-                "for the unit, set a `Slice=` with fewer hyphens (each hyphen adds a level); or, \
-                 in the policy, set `user` or `cgroup` instead of `unit`"
+                "in the unit, set a `Slice=` with fewer hyphens, because each hyphen adds a level. \
+                 Or select the programs in the policy by `user` or `cgroup` instead of `unit`"
                     .to_owned()
             }
         }

@@ -64,10 +64,10 @@ impl DropIns {
         if self == Self::Missing {
             warn(
                 MessageId("unit-not-matched"),
-                "a policy rule selects programs by systemd unit, but the nftables rules cannot \
-                 match this unit: systemd has loaded no drop-in for the unit, or the control group \
-                 of the unit is nested too deeply. Therefore the agent receives all flows to the \
-                 destinations of this policy rule, from every program\n    \
+                "the nftables rules cannot match a systemd unit of a policy rule: systemd is too \
+                 old, the unit has no drop-in, or the control group of the unit is nested too \
+                 deeply. So the agent receives all flows to the destinations of this policy rule, \
+                 from every program\n    \
                  fix: run `tacit check`, which names the unit and prints what to do",
             );
         }
@@ -244,8 +244,8 @@ fn warnings_of(rule: &Rule, units: &[(&str, ShownUnit)]) -> Vec<Diagnostic> {
         let mode = shown.leaving_kill_mode()?;
         let message = format!(
             "rule `{}` selects programs by `unit`, but `{unit}` has KillMode={mode}: processes of \
-             the unit may remain after the unit stops. After the stop, it can take up to a second \
-             until the rule matches these processes again",
+             the unit may remain after the unit stops. For up to a second after the stop, the rule \
+             does not match these processes",
             rule.name
         );
         let fix = "set `KillMode=control-group` or `KillMode=mixed` in the unit";

@@ -2,8 +2,8 @@
 //!
 //! `include = "conf.d/*.toml"` is relative to the directory of the policy. The files of one pattern
 //! are read in the order of their names. Wildcards do not match names that begin with a dot. If a
-//! pattern with wildcards matches no file, also because its directory does not exist, the result is
-//! a warning.
+//! pattern with wildcards matches no file, or if its directory does not exist, the result is a
+//! warning.
 //!
 //! Limits: `INCLUDED_FILES_MAX` files in total, and `ENTRIES_MAX` entries in a directory.
 

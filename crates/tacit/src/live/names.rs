@@ -1,10 +1,10 @@
 //! Selects the rule for a flow whose destination address has several DNS names. If the names match
 //! different rules, the strictest of these rules applies.
 //!
-//! An alias is an address that stands for one name only. So a destination address with several
-//! names is never an alias. Programs under `tacit run` usually connect to aliases. Names in
-//! `/etc/hosts` have no alias, because programs read that file themselves. There are no aliases
-//! with `aliases = "never"` or with `tacit agent --host`.
+//! An *alias* is an address that tacit assigns to only one DNS name. So a flow to an alias never
+//! has several names. Programs under `tacit run` usually connect to aliases. A name in `/etc/hosts`
+//! has no alias, because programs read this file themselves. With `aliases = "never"` and with
+//! `tacit agent --host`, tacit assigns no aliases.
 
 use std::sync::Arc;
 

@@ -57,7 +57,8 @@ impl KnownKeys {
                     "a key occurs twice: in {file} and in {other}",
                     file = of.file.display()
                 );
-                let fix = "create a key for each line of each file: openssl rand -hex 32";
+                let fix = "write a different key on each line of these files: `openssl rand -hex \
+                           32` prints a key with 32 bytes";
                 let id = MessageId("shared-keys");
                 return Err(Diagnostic::error(id, of.position, message).with_fix(fix));
             }

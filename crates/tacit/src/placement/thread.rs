@@ -1,5 +1,5 @@
 //! Binds the calling thread to the CPU of an engine, and sets the scheduling class of the thread.
-//! The error messages are written for operators.
+//! Each error message explains what to change.
 
 use std::io;
 

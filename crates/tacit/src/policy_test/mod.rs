@@ -38,7 +38,7 @@ Example of FILE:
   expect  = \"db\"                    # the name of a rule, or \"denied\"
   action  = \"tls\"                   # or \"permit\" or \"deny\"
 
-Exit status: 0 if every decision is as expected, 1 if one differs, 78 if a file has errors.
+Exit status: 0 if every decision is as expected, 1 if a decision differs, 78 if a file has errors.
 Manual: tacit(1); the project has an example in etc/flows.toml")]
 pub struct TestArgs {
     /// File with flows and their expected decisions

@@ -81,19 +81,20 @@ impl Answer {
     ) -> Self {
         let mut assume = |text: &str| assumptions.push(text.to_owned());
         assume(
-            "messages keep their measured size, and each process keeps its measured share of the \
-             kernel's CPU time",
+            "messages keep their measured size. Each process keeps its measured share of the CPU \
+             time that the kernel uses",
         );
         assume(
-            "the CPU time of the agent's own work (work for no rule) does not change. The CPU time \
-             that the agent assigns to neither a rule nor a component (uncaptured) grows with the \
-             traffic",
+            "CPU time for work that belongs to no rule does not change. CPU time that the agent \
+             cannot assign to any work (uncaptured) changes by the same factor as the assigned CPU \
+             time",
         );
         if question.scale != 1.0 {
             assume(
-                "a message costs the same CPU time at every rate. In fact the kernel wakes a busy \
-                 process less often, so the result is too high for more traffic and too low for \
-                 less traffic",
+                "the projection assumes that a message needs the same CPU time at every rate. In \
+                 fact a message needs less CPU time at a higher rate, because the kernel wakes a \
+                 busy process less often. So the result is too high for more traffic, and too low \
+                 for less traffic",
             );
         }
         let has_packets = costs
@@ -102,8 +103,8 @@ impl Answer {
             .any(|rule| rule.owner == CostsOwner::Packets && rule.cpu_us.total().eligible > 0.0);
         if question.engines.is_some_and(|engines| engines > 0) && has_packets {
             assume(&format!(
-                "with engines, the packets of tunnels cost {factor} times the measured CPU time \
-                 (--packet-factor), because engines process them in batches of other sizes",
+                "on engines, packets of IPsec tunnels need {factor} times the measured CPU time \
+                 (--packet-factor), because engines process packets in smaller or larger batches",
                 factor = question.packet_factor
             ));
         }
@@ -215,25 +216,25 @@ impl Answer {
         let Relief { eligible, share, needed, relief, of_each } = self.relief();
         let _ = writeln!(
             out,
-            "CPU time that engines can take over: {eligible:.2} (percent of one CPU), which is \
-             {share:.0} % of the agent's CPU time; number of engines for this CPU time, each with \
-             a load of at most {target:.0} %: {needed}",
+            "engines can take over {eligible:.2} % of one CPU, which is {share:.0} % of the \
+             agent's CPU time; number of engines for this work, if each engine is busy for at most \
+             {target:.0} %: {needed}",
             target = self.target.percent
         );
         if let (Some(engines), Some(EngineSplit { on_engines, spilled })) = (self.engines, landed) {
             let all = on_engines + spilled;
             let _ = writeln!(
                 out,
-                "engines: {engines}, each with a capacity of {engine_capacity:.1}; eligible work: \
-                 {all:.1}, of which {on_engines:.1} on engines and {spilled:.1} spilled to general \
-                 CPUs"
+                "engines: {engines}, each with a capacity of {engine_capacity:.1}; of the work \
+                 that engines can take over ({all:.1}), engines do {on_engines:.1}, and other CPUs \
+                 do {spilled:.1}"
             );
             if *spilled > 0.0 && engines > 0 {
                 let on_engines_part = on_engines / all;
                 let _ = writeln!(
                     out,
-                    "         with spill = false, engines would do {percent:.0} % of the eligible \
-                     work",
+                    "         with spill = false, engines would do {percent:.0} % of the work that \
+                     engines can take over",
                     percent = on_engines_part * 100.0
                 );
             }
@@ -242,23 +243,24 @@ impl Answer {
         for (when, side) in [("measured", &before), ("projected", &after)] {
             let _ = writeln!(
                 out,
-                "general CPUs (without an engine), {when}: {cpus}; the agent uses {percent:.2} % \
-                 of each CPU, on average",
+                "general CPUs (CPUs without an engine), {when}: {cpus}; on average, the agent uses \
+                 {percent:.2} % of each general CPU",
                 cpus = side.cpus,
                 percent = side.percent_each()
             );
         }
         if self.engines.is_some() {
             let of_each = of_each.map_or_else(String::new, |of_each| {
-                format!(", which is {of_each:.2} percentage points of each CPU")
+                format!("; on each general CPU: {of_each:.2} percentage points")
             });
-            let _ = writeln!(out, "CPU time saved on general CPUs: {relief:.2}{of_each}");
+            let _ =
+                writeln!(out, "CPU time saved on general CPUs: {relief:.2} % of one CPU{of_each}");
         }
         if after.percent_each() > 100.0 {
             let _ = writeln!(
                 out,
-                "         more than 100 % is impossible: the agent would relay less traffic, or \
-                 need {cpus:.0} general CPUs",
+                "         the agent cannot use more than 100 % of a CPU: to relay all of this \
+                 traffic, it would need {cpus:.0} general CPUs",
                 cpus = (after.percent / 100.0).ceil()
             );
         }
@@ -268,7 +270,8 @@ impl Answer {
         if let Some(percent) = self.of_whole_percent() {
             let _ = writeln!(
                 out,
-                "change of CPU time of programs and agent, for the same traffic: {percent:+.1} %"
+                "for the same traffic, the CPU time of programs and agent together changes by \
+                 {percent:+.1} %"
             );
         }
     }
@@ -465,13 +468,12 @@ mod tests {
         let eligible = PlaceCosts { eligible: 105.17, ..PlaceCosts::default() };
         let text = added(&published(eligible, 8.59), Some(1)).text();
         for line in [
-            "CPU time that engines can take over: 105.17 (percent of one CPU), which is 92 % of \
-             the agent's CPU time; number of engines for this CPU time, each with a load of at \
-             most 100 %: 2",
-            "general CPUs (without an engine), measured: 2; the agent uses 56.88 % of each CPU, \
-             on average",
-            "engines: 1, each with a capacity of 100.0; eligible work: 105.2, of which 100.0 on \
-             engines and 5.2 spilled to general CPUs",
+            "engines can take over 105.17 % of one CPU, which is 92 % of the agent's CPU time; \
+             number of engines for this work, if each engine is busy for at most 100 %: 2",
+            "general CPUs (CPUs without an engine), measured: 2; on average, the agent uses 56.88 \
+             % of each general CPU",
+            "engines: 1, each with a capacity of 100.0; of the work that engines can take over \
+             (105.2), engines do 100.0, and other CPUs do 5.2",
         ] {
             assert!(text.lines().any(|found| found == line), "no line {line:?} in\n{text}");
         }
@@ -508,15 +510,16 @@ mod tests {
             assert!(text.lines().any(|line| row(line) == cells), "no {cells:?} in\n{text}");
         }
         for line in [
-            "engines: 1, each with a capacity of 100.0; eligible work: 105.2, of which 100.0 on \
-             engines and 5.2 spilled to general CPUs",
-            "         with spill = false, engines would do 95 % of the eligible work",
-            "general CPUs (without an engine), measured: 3; the agent uses 37.92 % of each CPU, \
-             on average",
-            "general CPUs (without an engine), projected: 2; the agent uses 6.88 % of each CPU, on \
-             average",
+            "engines: 1, each with a capacity of 100.0; of the work that engines can take over \
+             (105.2), engines do 100.0, and other CPUs do 5.2",
+            "         with spill = false, engines would do 95 % of the work that engines can take \
+             over",
+            "general CPUs (CPUs without an engine), measured: 3; on average, the agent uses 37.92 \
+             % of each general CPU",
+            "general CPUs (CPUs without an engine), projected: 2; on average, the agent uses 6.88 \
+             % of each general CPU",
             "traffic per second of CPU time: 1.000 times the measured value",
-            "change of CPU time of programs and agent, for the same traffic: +0.0 %",
+            "for the same traffic, the CPU time of programs and agent together changes by +0.0 %",
             "  a thing",
         ] {
             assert!(text.lines().any(|found| found == line), "no line {line:?} in\n{text}");
@@ -548,7 +551,7 @@ mod tests {
         assert!(text.contains("need 5 general CPUs"), "{text}");
         // The CPU time outside of rules does not grow with the traffic.
         assert!(text.contains("traffic per second of CPU time: 1.060 times"), "{text}");
-        assert!(text.contains("same traffic: -2.8 %"), "{text}");
+        assert!(text.contains("together changes by -2.8 %"), "{text}");
         assert!(!answer(None, 1.0).text().contains("more than 100 %"));
     }
 }

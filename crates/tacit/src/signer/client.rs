@@ -28,48 +28,55 @@ use super::{ANSWER_WAIT_MAX, LOAD_WAIT_MAX, VERB, receive};
 use crate::ledger::meter;
 use crate::log::{Event, Log};
 
-/// The least time from one start of a signer to the next.
+/// The minimum time between two starts of a signer.
 const START_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The agent's access to its signer, which is started when the first key is loaded.
 #[derive(Debug)]
 pub struct Client {
     log: Log,
-    /// A reference for the thread that watches the signer's process.
+    /// A reference to this client, for the thread that waits for the end of the signer process.
     me: Weak<Self>,
     /// The control channel of the running signer.
     control: ArcSwapOption<OwnedFd>,
-    /// Locked while an order waits for its answer, and while a signer starts.
+    /// The lock is held while a request on the control channel waits for its answer, and while a
+    /// signer starts.
     watched: Mutex<Watched>,
-    /// The number of the running signer. A channel of a thread is valid for one signer only.
+    /// The number of the running signer: each new signer process gets a higher number. A thread
+    /// must not use a channel to an earlier signer.
     epoch: AtomicU64,
-    /// The next generation.
+    /// The generation of the next key: the signer adds it to the name of the key, so that each
+    /// loaded key has its own name.
     generation: AtomicU64,
     keys: Mutex<Vec<Weak<RemoteKey>>>,
 }
 
-/// Whether a thread watches the signer and starts the next one.
+/// Whether a thread waits for the end of the signer process, and then starts a new signer.
 #[derive(Debug, Default)]
 enum Watched {
-    /// No signer is running, and [`Client::watch`] was not called.
+    /// No: no signer is running, and [`Client::watch`] was not called.
     #[default]
     NotYet,
-    /// A signer is running, and [`Client::watch`] was not called.
+    /// No: a signer is running, but [`Client::watch`] was not called.
     Runs(Started),
-    /// The watch starts with the first signer.
+    /// Not yet: this thread starts together with the first signer.
     FromFirst,
+    /// Yes: the thread is running.
     Yes,
 }
 
-/// The epoch of the newest signer that this process has started.
+/// The number of the newest signer that this process has started.
 static NEWEST_EPOCH: AtomicU64 = AtomicU64::new(0);
 
-/// Channels of one thread. A higher CPU number shares the channel of a lower one.
+/// The maximum number of channels of one thread. If the machine has more CPUs, some CPUs share a
+/// channel.
 const CHANNELS_PER_THREAD_MAX: usize = 16;
 
 thread_local! {
-    /// A channel for each CPU that this thread runs on. The kernel moves a thread between CPUs; a
-    /// signing thread that had to follow it would cost more CPU time than the signature.
+    /// A channel for each CPU on which this thread runs. At the other end of each channel is a
+    /// thread of the signer, which stays on the same CPU. If this thread had only one channel, the
+    /// thread of the signer would have to follow it from CPU to CPU. Each such move takes more CPU
+    /// time than a signature.
     static CHANNELS: RefCell<[Option<Channel>; CHANNELS_PER_THREAD_MAX]> =
         const { RefCell::new([const { None }; CHANNELS_PER_THREAD_MAX]) };
 }
@@ -78,7 +85,7 @@ thread_local! {
 struct Channel {
     epoch: u64,
     end: RequestEnd,
-    /// The request, then its answer.
+    /// A buffer for the request, and then for its answer.
     message: Vec<u8>,
 }
 
@@ -97,7 +104,7 @@ impl Client {
         })
     }
 
-    /// The provider that loads keys with this signer.
+    /// Returns a key provider that loads keys through this signer.
     #[must_use]
     pub fn keys(self: &Arc<Self>) -> KeyProvider {
         KeyProvider::remote(Arc::clone(self) as _)
@@ -124,11 +131,12 @@ impl Client {
         self.control.load_full().ok_or_else(|| ErrorKind::NotConnected.into())
     }
 
-    /// From now on, starts another signer when one has ended. This starts a thread, so it must be
-    /// called after the process has entered its sandbox: an earlier thread would stay outside.
+    /// Starts a new signer each time a signer process ends, from now on. This function starts a
+    /// thread for this task. So call it after the process has entered its sandbox, because a
+    /// thread that was started before would stay outside of the sandbox.
     ///
     /// # Errors
-    /// The thread that watches cannot be started.
+    /// The thread cannot be started.
     pub fn watch(&self) -> io::Result<()> {
         let mut watched = self.lock();
         *watched = match std::mem::take(&mut *watched) {
@@ -142,8 +150,8 @@ impl Client {
         Ok(())
     }
 
-    /// Confines a running signer to these files and directories. A signer that is started later
-    /// inherits the sandbox of the agent.
+    /// Limits a running signer to these files and directories. A signer that starts later inherits
+    /// the sandbox of the agent.
     ///
     /// # Errors
     /// The signer could not be confined.
@@ -173,7 +181,7 @@ impl Client {
         Ok(Started { child, at: Instant::now() })
     }
 
-    /// Starts a signer instead of one that has ended, and makes it load every key that is in use.
+    /// Starts a new signer after a signer has ended. Makes the new signer load every key in use.
     fn start_again(&self) -> io::Result<Started> {
         let started = {
             let _locked = self.lock();
@@ -237,7 +245,7 @@ struct Started {
     at: Instant,
 }
 
-/// Starts a new signer whenever one has ended, as long as the agent uses signers.
+/// Starts a new signer each time a signer process ends, until the agent drops the client.
 fn watch(client: &Weak<Client>, mut started: Started) {
     loop {
         let status = started.child.wait();
@@ -264,7 +272,7 @@ fn watch(client: &Weak<Client>, mut started: Started) {
     }
 }
 
-/// Two ends of a channel; the owner of the first waits at most `wait`.
+/// Returns the two ends of a channel. Sending and receiving on the first end time out after `wait`.
 fn pair(wait: Duration) -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -273,7 +281,7 @@ fn pair(wait: Duration) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, theirs))
 }
 
-/// Receives one answer; a closed channel is an error.
+/// Receives one answer. A closed channel is an error.
 fn receive_answer(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
     match receive(socket, buffer)? {
         0 => Err(ErrorKind::ConnectionReset.into()),
@@ -281,13 +289,14 @@ fn receive_answer(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// Sends an order and waits for the answer; only one thread at a time does this.
+/// Sends a request on the control channel, and waits for the answer. The caller must make sure that
+/// only one thread at a time calls this function.
 fn order<A: DeserializeOwned>(channel: &OwnedFd, order: &SignerRequest) -> io::Result<A> {
     descriptor::send(channel, &serde_json::to_vec(order)?, &[])?;
     let mut buffer = vec![0; MESSAGE_BYTES_MAX];
     let bytes = receive_answer(channel, &mut buffer);
     if bytes.is_err() {
-        // A late answer would be taken for the answer to the next order.
+        // Otherwise a late answer could be taken for the answer to the next request.
         rustix::net::shutdown(channel, rustix::net::Shutdown::Both)?;
     }
     Ok(serde_json::from_slice(buffer.get(..bytes?).unwrap_or_default())?)

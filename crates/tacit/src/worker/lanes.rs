@@ -1,5 +1,5 @@
-//! Defines the traits with which worker threads call the lanes. A *lane* is the code that serves
-//! one kind of traffic: streams or datagrams.
+//! Defines the traits between worker threads and lanes. A *lane* is the code that serves one kind
+//! of traffic: streams or datagrams.
 //!
 //! ```text
 //!   Workers ── WorkSource ──> thread ── serve ──> Served      stop, finish
@@ -7,9 +7,12 @@
 //!                         Lanes ── HandedOver ──> resume, on another thread
 //! ```
 //!
-//! A thread gets a [`WorkSource`] and calls its `serve`. Later, the thread stops or finishes the
-//! returned [`Served`]. A thread can hand a connection over to another thread, for example an
-//! engine to a data worker. The other thread then calls `resume` of its lanes.
+//! A [`WorkSource`] is, for example, a listening socket. A thread calls `serve` of the
+//! [`WorkSource`], and gets a [`Served`]. To stop serving, the thread calls `stop` or `finish` of
+//! the [`Served`].
+//!
+//! A thread can hand a connection over to another thread, for example an engine to a data worker.
+//! The other thread then calls `resume` of its own lanes.
 
 use std::fmt;
 use std::io;

@@ -178,7 +178,9 @@ fn enter_sandbox(rights: WorkerRights, log: &Log) {
         && sandbox::has_call_filters()
     {
         let event = Event::new("sandbox-incomplete").field("part", "worker").field("error", &error);
-        log.warn(event.field("next", "the worker continues without this part of its sandbox"));
+        let next = "the worker continues, but may use more capabilities or system calls than it \
+                    needs";
+        log.warn(event.field("next", next));
     }
 }
 
