@@ -25,8 +25,9 @@ usage: cargo xtask COMMAND
   chaos --minutes N       run agents under load while processes are killed and files replaced;
                           [--seed N] repeats the same events in the same order
   flood                   measure how long floods of half-open connections delay other clients,
-                          and whether the agent returns the memory
-  recheck                 measure what the check of open connections costs when a trust changes
+                          and whether the agent frees its memory after a flood
+  recheck                 measure the CPU time that the agent needs to check all open connections
+                          again after a change of the trusted CAs
   dependencies            check licences, bans, sources and advisories of the dependencies
                           (cargo-deny, deny.toml)
   samples DIR             import every configuration file of a directory: [--map FILE]

@@ -122,9 +122,9 @@ impl CheckReport {
         if !self.exposed_when_replaced.is_empty() {
             let id = MessageId("files-exposed");
             text += &format!(
-                "warning[{id}]: `tacit run` hides these files from the program. But if you \
-                 replace one of them while the program runs, the program can read the new file \
-                 for some milliseconds: {files}\n    \
+                "warning[{id}]: `tacit run` hides files of the policy from the program. But if \
+                 you replace one of these files while the program runs, the program can read the \
+                 new file for some milliseconds: {files}\n    \
                  fix: to prevent this, move the files into a directory that contains nothing else, \
                  and run `chmod 700 DIRECTORY`: tacit then hides the whole directory\n",
                 files = self.exposed_when_replaced.join(", ")

@@ -44,7 +44,7 @@ fn check_places(source: &Source, findings: &mut Vec<Finding>) {
                 continue;
             }
             let message =
-                format!("`{place}` exists only on one machine or registry: remove this text");
+                format!("`{place}` exists only on one machine or in one registry: remove it");
             findings.push(Finding::new(source, source.line_of(offset), message));
         }
     }

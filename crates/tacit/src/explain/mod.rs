@@ -44,17 +44,17 @@ Examples:
   A connection that a program opens:
     tacit explain --policy policy.toml --direction outbound \\
         --remote 10.7.0.9:5432 --name db.corp.example --program /usr/bin/psql
-  A ping, and whether it passes through an IPsec tunnel:
+  A ping, which may pass through an IPsec tunnel:
     tacit explain --policy policy.toml --direction outbound \\
         --protocol icmp --remote 10.2.0.1:0
-  The same with the policy that an agent has installed:
+  A connection, evaluated with the policy that an agent has installed:
     tacit explain --control --direction outbound --remote 10.7.0.9:5432
-  Whether the other side of a link gets a socket:
+  A socket that the other side of a link requests:
     tacit explain --policy link.toml --link guest --direction outbound --remote 10.7.0.9:5432
-  Which rule of a captured host decides about a packet, or about each packet in a pcap file:
+  One packet of a host under `tacit agent --host`, and all packets in a pcap file:
     tacit explain --policy host.toml --packet \"in eth0 tcp 192.0.2.7:4000 > 10.0.0.1:22 syn\"
     tacit explain --policy host.toml --packet eth0.pcap --way \"in eth0\"
-  How a rule evaluates a client's certificate, and which [[map.NAME]] entry matches:
+  A client's certificate, with the result of the rule `front` and of its [[map.NAME]] entries:
     tacit explain --policy policy.toml --peer alice.pem --address 10.7.0.9 --rule front")]
 pub struct ExplainArgs {
     /// The policy file [default: $TACIT_POLICY]

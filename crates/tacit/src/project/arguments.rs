@@ -23,12 +23,12 @@ const PACKET_FACTORS: RangeInclusive<f64> = 0.1..=10.0;
 Examples:
   The traffic of a running agent, with one engine:
     tacit project --engines 1
-  Twice the traffic of a test, with ChaCha20, from files written before and after the test:
+  Twice the traffic of a test, with ChaCha20 (the files are written before and after the test):
     tacit show costs --json > before.json; ...; tacit show costs --json > after.json
     tacit project --costs before.json --costs after.json --scale 2 --suite chacha20
-  How many engines the packets of tunnels need, if each engine is busy for at most 70 %:
+  The number of engines that the agent needs, if each engine is busy for at most 70 %:
     tacit project --target 70
-  The packets of tunnels with one engine, where they cost 8 % more CPU time on this machine:
+  The packets of IPsec tunnels with one engine, if a packet needs 8 % more CPU time on an engine:
     tacit project --engines 1 --packet-factor 1.08
   The cost of TLS: without TLS for one rule, and with TLS for another:
     tacit project --rule orders-db=permit --rule resolver=tls
