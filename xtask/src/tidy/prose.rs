@@ -92,18 +92,21 @@ pub(crate) fn check_promises(sources: &[Source], findings: &mut Vec<Finding>) {
         let mut wrong = |message| findings.push(Finding::new(source, index + 1, message));
         if number != expected {
             wrong(format!(
-                "promise {id} follows promise s{:02}: use the next number",
+                "promise {id} of the specification follows promise s{:02}: use the next number",
                 expected - 1
             ));
         }
         expected = number + 1;
         let proofs: Vec<&str> = proofs.split('`').skip(1).step_by(2).collect();
         if proofs.is_empty() {
-            wrong(format!("promise {id} names no test: add `path::name`"));
+            wrong(format!("promise {id} of the specification names no test: add `path::name`"));
         }
         for proof in proofs {
             if !proof_exists(sources, proof) {
-                wrong(format!("promise {id} names the test `{proof}`, which does not exist"));
+                wrong(format!(
+                    "promise {id} of the specification names the test `{proof}`, which does not \
+                     exist"
+                ));
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Starts the *starter*: the process that starts programs for the agent. Then asks the starter to
-//! start a program for each connection.
+//! Starts the *starter*: the process that starts programs for the agent. For each connection, asks
+//! the starter to start a program, or to connect to a program that serves all connections.
 //!
 //! Limits: at most `REQUESTS_MAX` requests wait to be sent. Each request waits at most
 //! `START_WAIT_MAX` for its answer. A program has at most `max` processes, and at most
@@ -70,7 +70,7 @@ pub struct ActivatedProgram {
     pub pid: u32,
 }
 
-/// Why an agent with activations cannot start.
+/// Why an agent with `[activate.NAME]` tables cannot start.
 #[derive(Debug)]
 pub enum StarterError {
     /// The starter process cannot be started, or has ended.

@@ -291,7 +291,7 @@ fn handed(connects: Option<FilterOutcome>) -> Finding {
             "the kernel cannot pass `connect` calls to a helper process (this needs Linux 5.19)"
         }
     };
-    let note = format!("connections of rules with path = \"auto\" are relayed: {why}");
+    let note = format!("the agent relays connections of rules with path = \"auto\": {why}");
     Finding::wanted(HANDED, Presence::Missing, note)
 }
 

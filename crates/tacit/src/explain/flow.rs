@@ -1,5 +1,5 @@
-//! Parses the description of a flow from the command line or a test file. Then tacit can compare
-//! the flow with the policy rules.
+//! Parses the description of a flow, so that tacit can compare the flow with the policy rules. A
+//! flow is, for example, a connection. The description comes from the command line or a test file.
 
 use std::path::PathBuf;
 

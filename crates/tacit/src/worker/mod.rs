@@ -1,5 +1,6 @@
 //! Starts and manages the threads that serve connections. Data workers serve connections from
-//! beginning to end, and engines do only the handshakes (see [`crate::engine`]).
+//! beginning to end. Engines do the handshakes, and usually hand the connections over to data
+//! workers (see [`crate::engine`]).
 //!
 //! The modules for streams and datagrams implement [`Lanes`] and [`WorkSource`], so workers do not
 //! depend on protocols. The control thread sends sources of work, such as listeners, to the
