@@ -1,6 +1,6 @@
 //! Converts addresses between the types of the policy and the types of the kernel. Also converts
-//! user IDs to user names, and user names to IDs. Determines what counts as one client, for limits
-//! that apply to each client: an IPv4 address or an IPv6 /64 network.
+//! user IDs to user names, and user names to IDs. Defines what counts as one client for limits: an
+//! IPv4 address, or an IPv6 /64 network.
 
 use std::collections::HashMap;
 use std::io;

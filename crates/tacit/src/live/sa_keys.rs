@@ -1,5 +1,6 @@
-//! Reads the encryption and HMAC keys of manual SAs from files. In the policy, `keys-in` and
-//! `keys-out` of the table `[sa.NAME]` contain the paths of these files.
+//! Reads the encryption and HMAC keys of manual IPsec SAs (security associations without IKE) from
+//! files. In the policy, `keys-in` and `keys-out` of the table `[sa.NAME]` contain the paths of
+//! these files.
 //!
 //! A file has two lines of hexadecimal digits: the key of the cipher, then the key of the HMAC. AH
 //! has no cipher, so the file has only the key of the HMAC. Empty lines, and lines that begin with

@@ -98,10 +98,10 @@ impl<'a> Units<'a> {
         let before = self.records(now, message_bytes)?;
         let after = self.records(wanted, message_bytes)?;
         assumptions.push(format!(
-            "rule {name}: tacit has just measured, on this machine, the CPU time for 1 MB in \
-             messages of {message_bytes} bytes: with {suite}, encryption takes {seal} and \
-             decryption takes {open}; with {new_suite}, encryption takes {new_seal} and decryption \
-             takes {new_open}",
+            "rule {name}: tacit has just measured on this machine how much CPU time TLS needs for \
+             1 MB in messages of {message_bytes} bytes. With {suite}: {seal} for encryption, \
+             {open} for decryption. With {new_suite}: {new_seal} for encryption, {new_open} for \
+             decryption",
             name = rule.name,
             suite = now.name(),
             seal = us(before.seal_us_per_mb),
@@ -127,10 +127,10 @@ impl<'a> Units<'a> {
         let records = self.records(suite, message_bytes)?;
         let name = rule.map_or("", |rule| &rule.name);
         assumptions.push(format!(
-            "rule {name}: tacit has just measured, on this machine, the CPU time for 1 MB in \
-             messages of {message_bytes} bytes: with {suite}, encryption takes {seal} and \
-             decryption takes {open}. The projection assumes that receiving and sending cost the \
-             same as in clear",
+            "rule {name}: tacit has just measured on this machine how much CPU time TLS needs for \
+             1 MB in messages of {message_bytes} bytes. With {suite}: {seal} for encryption, \
+             {open} for decryption. The projection assumes that receiving and sending need the \
+             same CPU time with TLS and without",
             suite = suite.name(),
             seal = us(records.seal_us_per_mb),
             open = us(records.open_us_per_mb),
