@@ -42,11 +42,11 @@ use crate::log::{Event, Log};
 use crate::run::channel::{read_first, read_frame, write_frame};
 use crate::run::protocol::{ConnectAnswer, Frame, encode};
 
-/// How long the server may take for its answer to a hello.
+/// The maximum time between the Hello message and the answer of the server.
 const HELLO_WAIT_MAX: Duration = Duration::from_secs(5);
-/// The maximum number of streams that wait for the next request for a socket.
+/// The maximum number of open streams without a request. The next request uses one of them.
 const IDLE_STREAMS_MAX: usize = 4;
-/// The time between two attempts to reach a server that has ended.
+/// After the server has ended: the time between two attempts to connect to a new server.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const WRONG_ANSWER: &str =
     "the server of the link sent an answer whose type does not fit the request";
@@ -55,49 +55,49 @@ const WRONG_ANSWER: &str =
 #[derive(Debug)]
 pub struct LinkClient {
     path: PathBuf,
-    /// What has chosen the link.
+    /// Where the name of the link comes from: an option, a variable or the policy.
     level: LinkLevel,
     run: String,
-    /// What the server offers; `None` after it has ended.
+    /// The offer of the server: its answer to Hello. `None` while no server runs.
     session: ArcSwapOption<LinkWelcome>,
-    /// What it offered at the start of the run.
+    /// The offer of the server at the start of the run.
     first: LinkWelcome,
-    /// The network namespace of the sockets that programs connect themselves; `None` if they get
-    /// none.
+    /// The network namespace of handed sockets. `None` if the server opens no handed sockets.
     handed: Option<HandedNetwork>,
-    /// Streams on which the server has answered a request for a handed socket, and accepts the next
-    /// one. A new stream would double the time until a program has its socket.
+    /// Open streams that can be used for the next request for a handed socket. With a new stream,
+    /// a program would wait twice as long for its socket.
     idle: StdMutex<Vec<UnixStream>>,
-    /// The addresses that a server of another kernel has bound for the run, and its last order for
-    /// each. A later server binds them again.
+    /// The addresses that the server on another kernel has bound for the run, and the last order of
+    /// the run for each address. After a restart, this server binds these addresses again.
     bound: Mutex<BTreeMap<SocketAddr, ListenOrder>>,
-    /// Whether the run has ended, and only its connections use the link.
+    /// Whether the run has ended. Connections of the run may still use the link.
     run_ended: watch::Sender<bool>,
-    /// How often bound sockets have become useless.
+    /// How often the run has lost its bound sockets, because a server has ended.
     generation: AtomicU64,
-    /// Wakes when the agent must bind addresses.
+    /// Wakes the task that binds the addresses of the run again.
     rebind: Notify,
 }
 
-/// A socket of a link for a program that connects it.
+/// A handed socket: the server of the link has opened this socket for a program.
 #[derive(Debug)]
 pub enum PassedSocket {
-    /// The agent passes it to the helper.
+    /// The server has passed the socket to the agent. The agent must pass it to the helper.
     ToAgent(OwnedFd),
-    /// The server has passed it to the helper.
+    /// The server has passed the socket directly to the helper.
     ToHelper(SocketIdentity),
 }
 
-/// The network of sockets that programs connect themselves.
+/// The network namespace of handed sockets.
 #[derive(Debug)]
 struct HandedNetwork {
-    /// The number of the network namespace.
+    /// The number that identifies the network namespace.
     namespace: u64,
-    /// Report what these sockets transfer, until they are taken.
+    /// Netlink sockets that report the byte counters of handed sockets. `None` after
+    /// [`LinkClient::take_usage`].
     usage: StdMutex<Option<UsageSockets>>,
 }
 
-/// Why a link cannot be used.
+/// The reason why a run cannot use a link.
 #[derive(Debug)]
 pub struct LinkError {
     path: PathBuf,
@@ -113,7 +113,7 @@ impl fmt::Display for LinkError {
 impl std::error::Error for LinkError {}
 
 impl LinkError {
-    /// The policy of the run has rules with `ipsec`.
+    /// Makes the error for a policy with `ipsec` rules. A run with a link cannot use these rules.
     #[must_use]
     pub fn tunnels(path: &Path) -> Self {
         let reason = "the policy has rules with `ipsec`, but tacit cannot open tunnels through a \
@@ -123,15 +123,16 @@ impl LinkError {
 }
 
 impl LinkClient {
-    /// Says hello for a run, and then watches the server in a task of the calling thread.
+    /// Sends Hello to the server for a run. Then starts a task on the calling thread that notices
+    /// when the server ends.
     ///
     /// # Errors
-    /// There is no server, it belongs to another user, or it refuses the run.
+    /// No server runs, the server belongs to another user, or the server refuses the run.
     pub async fn open(chosen: ChosenLink, run: &str, log: Log) -> Result<Arc<Self>, LinkError> {
         let ChosenLink { path, level } = chosen;
         let (stream, welcome) = hello(&path, run).await?;
         let session = ArcSwapOption::from_pointee(welcome.clone());
-        // Without it, the agent relays all connections.
+        // Without handed sockets, the agent relays all connections.
         let handed = handed_network(&path, &welcome).await.ok().flatten();
         let client = Self {
             path,
@@ -151,57 +152,57 @@ impl LinkClient {
         Ok(client)
     }
 
-    /// The path of the socket.
+    /// The path of the UNIX socket on which the server listens.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What has chosen the link.
+    /// Where the name of the link comes from: an option, a variable or the policy.
     #[must_use]
     pub fn level(&self) -> LinkLevel {
         self.level
     }
 
-    /// What the server offered at the start of the run.
+    /// The offer of the server at the start of the run.
     #[must_use]
     pub fn offer(&self) -> &LinkWelcome {
         &self.first
     }
 
-    /// The number of the network namespace of [`OpenKind::Handed`] sockets; `None` if programs
-    /// get none.
+    /// The number that identifies the network namespace of handed sockets ([`OpenKind::Handed`]).
+    /// `None` if the server opens no handed sockets.
     #[must_use]
     pub fn handed_namespace(&self) -> Option<u64> {
         self.handed.as_ref().map(|handed| handed.namespace)
     }
 
-    /// The sockets that report what such sockets transfer; `None` if there are none, or they were
-    /// taken before.
+    /// Returns the netlink sockets that report the byte counters of handed sockets. Returns `None`
+    /// if the server opens no handed sockets, and for every call after the first.
     #[must_use]
     pub fn take_usage(&self) -> Option<UsageSockets> {
         let usage = &self.handed.as_ref()?.usage;
         usage.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// A number that changes when the sockets that are bound through the link get no clients any
-    /// more.
+    /// A number that changes when the run loses its bound sockets because a server has ended. A
+    /// lost socket gets no more clients.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// Waits until addresses must be bound again.
+    /// Waits until the agent must bind the addresses of the run again.
     pub async fn must_rebind(&self) {
         self.rebind.notified().await;
     }
 
-    /// Makes [`Self::must_rebind`] return.
+    /// Wakes the task that waits in [`Self::must_rebind`].
     pub fn rebind_soon(&self) {
         self.rebind.notify_one();
     }
 
-    /// Makes [`Self::must_rebind`] return once more after a pause.
+    /// After [`RETRY_INTERVAL`], wakes the task that waits in [`Self::must_rebind`].
     pub fn rebind_later(self: &Arc<Self>) {
         let link = Arc::clone(self);
         tokio::task::spawn_local(async move {
@@ -210,16 +211,16 @@ impl LinkClient {
         });
     }
 
-    /// Reports to the server that the run has ended, and that its connections stay open.
+    /// Reports to the server that the run has ended. The connections of the run stay open.
     pub fn report_end(&self) {
         self.run_ended.send_replace(true);
     }
 
-    /// Opens a socket on the other side.
+    /// Opens a socket on the side of the link that has a network.
     ///
     /// # Errors
-    /// The error of the other side's kernel; `ConnectionRefused` if its policy or a limit does not
-    /// allow the socket, or if there is no server.
+    /// `ConnectionRefused` if no server runs, or if the policy or a limit of the server denies the
+    /// socket; otherwise the error of the kernel on the side with the network.
     pub async fn socket(&self, kind: OpenKind, address: SocketAddr) -> io::Result<OwnedFd> {
         let welcome = self.welcome()?;
         let session = welcome.session;
@@ -238,14 +239,14 @@ impl LinkClient {
         Ok(opened)
     }
 
-    /// Whether the server passes sockets to helpers.
+    /// Whether the server can pass a handed socket directly to the helper of the run.
     #[must_use]
     pub fn passes(&self) -> bool {
         self.session.load().as_ref().is_some_and(|welcome| welcome.passes)
     }
 
-    /// Lets the server open a socket for a program, set its congestion control, and pass it with
-    /// this answer to the helper at the other end of the channel.
+    /// Asks the server to open a socket for a program, and to set its congestion control. The
+    /// server then passes the socket, with `answer`, to the helper at the other end of `channel`.
     ///
     /// # Errors
     /// The same as [`Self::socket`].
@@ -270,12 +271,16 @@ impl LinkClient {
         }
     }
 
-    /// What the server offers now.
+    /// The current offer of the server.
+    ///
+    /// # Errors
+    /// No server runs.
     fn welcome(&self) -> io::Result<Arc<LinkWelcome>> {
         self.session.load_full().ok_or_else(|| refused("the server of the link has ended"))
     }
 
-    /// Sends a request on an idle stream, or on a new one if the server has closed that stream.
+    /// Sends a request on an idle stream. If there is no idle stream, or if this stream fails, sends
+    /// the request on a new stream.
     async fn ask_again(
         &self,
         request: &LinkRequest,
@@ -298,11 +303,11 @@ impl LinkClient {
         Ok(frame)
     }
 
-    /// Lets the server of another kernel listen at a bound socket, or not any more. On the same
-    /// kernel, the socket itself listens.
+    /// Orders the server on another kernel to listen at a bound socket, or to stop listening. Does
+    /// nothing if run and server use the same kernel: then the run itself listens at the socket.
     ///
     /// # Errors
-    /// The error of the other side's kernel, or there is no server.
+    /// No server runs, or the kernel of the other side reports an error.
     pub async fn set_listening(&self, address: SocketAddr, order: ListenOrder) -> io::Result<()> {
         let session = self.session.load();
         let session =
@@ -316,12 +321,12 @@ impl LinkClient {
         Ok(())
     }
 
-    /// Does not bind an address again if another server serves the link.
+    /// Removes an address from the list of addresses that are bound again after a restart.
     pub async fn forget_bound(&self, address: SocketAddr) {
         self.bound.lock().await.remove(&address);
     }
 
-    /// Sends a request whose answer has no content.
+    /// Sends a request to which the server answers only with success or an error.
     async fn order(&self, request: LinkRequest) -> io::Result<()> {
         match ask(&self.path, &request).await?.1.message {
             LinkAnswer::Done => Ok(()),
@@ -331,7 +336,7 @@ impl LinkClient {
         }
     }
 
-    /// Lets a new server bind the addresses that the one before it had bound.
+    /// After the end of a server, orders the next server to bind the same addresses again.
     async fn bind_again(&self, session: u64) -> io::Result<()> {
         let bound = self.bound.lock().await.clone();
         for (address, order) in bound {
@@ -345,7 +350,8 @@ impl LinkClient {
         Ok(())
     }
 
-    /// Lets the agent bind new sockets.
+    /// Discards all bound addresses of the run, and wakes the task that binds new sockets for these
+    /// addresses.
     async fn discard_bound(&self) {
         let bound = std::mem::take(&mut *self.bound.lock().await);
         if !bound.is_empty() {
@@ -354,7 +360,7 @@ impl LinkClient {
         }
     }
 
-    /// Waits until the server ends. Meanwhile, reports the end of the run.
+    /// Waits until the server ends. If the run ends earlier, first reports this to the server.
     async fn wait_for_end(&self, stream: &mut UnixStream) {
         let mut run_ended = self.run_ended.subscribe();
         tokio::select! {
@@ -368,7 +374,7 @@ impl LinkClient {
         }
     }
 
-    /// Waits until the server ends, and looks for its successor.
+    /// Waits until the server ends. Then repeatedly tries to connect to the next server.
     async fn watch(self: Arc<Self>, mut stream: UnixStream, log: Log) {
         let mut instance = self.first.instance;
         loop {
@@ -421,8 +427,7 @@ async fn hello(path: &Path, run: &str) -> Result<(UnixStream, LinkWelcome), Link
     }
 }
 
-/// The network of sockets that programs can connect themselves, if the server passes such sockets
-/// on.
+/// The network namespace of handed sockets. `None` if the server opens no handed sockets.
 async fn handed_network(path: &Path, welcome: &LinkWelcome) -> io::Result<Option<HandedNetwork>> {
     if !welcome.hands || welcome.remote {
         return Ok(None);
@@ -444,7 +449,7 @@ async fn handed_network(path: &Path, welcome: &LinkWelcome) -> io::Result<Option
 /// Sends one request on a new stream, and reads the answer.
 ///
 /// # Errors
-/// There is no server, it belongs to another user, or it closes without an answer.
+/// No server runs, the server belongs to another user, or the server sends no answer.
 pub async fn ask(
     path: &Path,
     request: &LinkRequest,
@@ -452,7 +457,7 @@ pub async fn ask(
     ask_on(connect_checked(path).await?, request, &[]).await
 }
 
-/// Sends a request on a stream on which no other request waits for its answer.
+/// Sends a request, and reads the answer. No other request may be pending on the stream.
 async fn ask_on(
     mut stream: UnixStream,
     request: &LinkRequest,
@@ -472,7 +477,7 @@ async fn connect_checked(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// The socket of an answer.
+/// Returns the socket that came with an answer.
 fn opened(frame: Frame<LinkAnswer>) -> io::Result<OwnedFd> {
     let Frame { message, mut descriptors } = frame;
     match message {
@@ -485,7 +490,7 @@ fn opened(frame: Frame<LinkAnswer>) -> io::Result<OwnedFd> {
     }
 }
 
-/// Connects to a server. Waits only if its queue is full.
+/// Connects to a server. Waits only if the accept queue of the server is full.
 async fn connect(path: &Path) -> io::Result<UnixStream> {
     let address = SocketAddress::from(UnixAddress::new(path)?);
     match socket::dial(&address, &StreamOptions::default()) {
@@ -495,7 +500,8 @@ async fn connect(path: &Path) -> io::Result<UnixStream> {
     }
 }
 
-/// A server of another user could read what a program sends in clear.
+/// Checks that the server belongs to this user or to root. Another user could read the bytes that a
+/// program sends in clear.
 fn check_server(stream: &UnixStream) -> io::Result<()> {
     let server = socket::peer_credentials(stream.as_fd())?.uid;
     let user = process::effective_user();
