@@ -66,8 +66,8 @@ impl fmt::Display for InheritError {
             Self::WorkingDirectory(error) => write!(
                 f,
                 "cannot determine the working directory: {error}. The directory was removed, or it \
-                 is in another mount namespace, where tacit cannot hide the policy and its \
-                 private keys from the program\n    fix: change to another directory"
+                 is in another mount namespace. In another namespace, tacit cannot hide the policy \
+                 and its private keys from the program\n    fix: change to another directory"
             ),
             Self::Socket { number, kind } => {
                 write!(f, "the program would inherit file descriptor {number}")?;

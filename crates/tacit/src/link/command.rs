@@ -284,7 +284,11 @@ fn give(args: &GiveArgs) -> ExitCode {
     let GiveArgs { socket, to, then, control } = args;
     let control = private_agents::for_display(control.as_deref());
     let failed = |reason: &dyn std::fmt::Display| {
-        fail(MessageId("socket-not-given"), format!("cannot give {socket}: {reason}"), EXIT_FAILURE)
+        fail(
+            MessageId("socket-not-given"),
+            format!("cannot give the socket {socket}: {reason}"),
+            EXIT_FAILURE,
+        )
     };
     let from = match find(socket, &control) {
         Ok(from) => from,
@@ -334,7 +338,12 @@ fn start_link(args: &StartArgs) -> ExitCode {
     match start(link, &policy, log) {
         Ok(status) if *json => print(versioned(&status), EXIT_OK),
         Ok(status) => print(
-            format!("{} serves {} in process {}\n", status.path.display(), link, status.pid),
+            format!(
+                "process {} serves the link {} at {}\n",
+                status.pid,
+                link,
+                status.path.display()
+            ),
             EXIT_OK,
         ),
         Err(error) => {

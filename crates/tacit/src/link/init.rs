@@ -54,7 +54,7 @@ const PROGRAMS: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 /// Be the first process of a virtual machine without a network, and run CMD through a link
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Examples of the end of the kernel's command line, for the link [link.near] of the policy:
+Examples: what to add at the end of the kernel's command line, if the policy has a table [link.near]
 
 If an initramfs contains the program tacit as /tacit, and CMD is /bin/sh:
     rdinit=/tacit -- link init near /bin/sh
@@ -216,7 +216,7 @@ impl Guest {
     fn start_server_again(&mut self, status: ExitStatus) -> Result<(), String> {
         let is_permanent = [EXIT_OK, EXIT_POLICY, EXIT_USAGE].map(i32::from);
         if status.code().is_some_and(|code| is_permanent.contains(&code)) {
-            let fix = "correct the last error that `tacit link serve` printed";
+            let fix = "correct the error that `tacit link serve` printed last";
             return Err(format!("`tacit link serve` has ended: {status}\n    fix: {fix}"));
         }
         warn(

@@ -16,13 +16,12 @@
 //! With two servers, the run gets a socket from the server on its own side, in a separate namespace
 //! (`mirror`). This socket has the same addresses as the socket on the other side.
 //!
-//! First, the policy rules for the run decide about a socket, and apply TLS. Then `[link.NAME]` and
-//! the rules with `link` in the server's policy decide whether the side without a network gets the
-//! socket.
+//! Two policies must permit a socket. The policy of the run decides first, and applies TLS. Then
+//! the policy of the server decides, with `[link.NAME]` and the rules with `link`.
 //!
 //! Trust: the kernel reports the user at the other end of the UNIX socket. `tacit link serve` and
-//! `tacit run` must run as the same user. The other side also reports facts about itself. The agent
-//! shows these facts, but never uses them for decisions.
+//! `tacit run` must run as the same user. The other side also reports facts about itself, such as
+//! its host name. The agent shows these facts, but never uses them for decisions.
 
 pub mod command;
 mod enabled;

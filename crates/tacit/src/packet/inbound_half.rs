@@ -7,11 +7,11 @@
 //!                       └─ epoll of `tacit-receive`  while `tacit-packet` is saturated
 //! ```
 //!
-//! At any time, one of the two epoll instances contains all sockets. At the limits of
-//! [`SpillLimits`], all sockets move to the other epoll instance. A mutex protects the
-//! [`InboundHalf`]. Before a thread releases the mutex, it writes all packets that it has received.
-//! So packets keep their order while the sockets move, even if both threads have an epoll event of
-//! the same socket.
+//! At any time, one of the two epoll instances contains all sockets. When the load crosses a limit
+//! of [`SpillLimits`], all sockets move to the other epoll instance. A mutex protects the
+//! [`InboundHalf`]. Before a thread releases the mutex, the thread writes all packets that it has
+//! received. So packets keep their order while the sockets move, even if both threads have an epoll
+//! event of the same socket.
 
 use std::collections::HashMap;
 use std::io;

@@ -351,7 +351,7 @@ impl fmt::Display for PacketWorkerError {
                 )
             }
             Self::SpiInUse(spi) => {
-                write!(f, "another tunnel has the inbound SPI {:08x}", spi.number())
+                write!(f, "another tunnel already uses the inbound SPI {:08x}", spi.number())
             }
             Self::Ended => {
                 write!(f, "a thread that moves packets has ended; this is a bug in tacit")

@@ -1,6 +1,6 @@
-//! Holds the agent's data about one run (a program under `tacit run`). Examples are the user and
-//! the counters of the run, and the DNS names of addresses. Another example is the channel to the
-//! helper. The helper is a process that acts inside the namespaces of the run.
+//! Holds the agent's data about one run (a program under `tacit run`). For example, the data
+//! contains the user of the run, its counters, and the DNS names of addresses. The data also
+//! contains the channel to the helper, the process that acts inside the namespaces of the run.
 
 pub mod capture;
 pub mod channel;

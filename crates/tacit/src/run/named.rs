@@ -1,6 +1,5 @@
-//! Computes which addresses the kernel must capture because of DNS names in policy rules. The
-//! result, for `tacit agent --host`, is a set of pairs. Each pair is an address and a group of
-//! ports.
+//! Computes, for `tacit agent --host`, which addresses the kernel must capture for the DNS names in
+//! policy rules. The result is a set of pairs. Each pair is an address and a group of ports.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;

@@ -1,9 +1,8 @@
-//! Defines the scope of a captured flow. The scope is where the flow was captured: in a run (a
-//! program under `tacit run`), or on the host.
+//! Defines the scope of a captured flow: the place where the flow was captured. This is a run (a
+//! program under `tacit run`), the host, or a network namespace that another program has created.
 //!
-//! Other code uses the scope to get information about a flow, such as the owner of its socket. If
-//! this code must distinguish runs from the host, the code uses `match` on the scope. So the
-//! compiler finds this code when a new scope is added.
+//! The scope has information about the flow, such as the owner of its socket. Code that depends on
+//! the kind of scope uses `match`. So when a new kind is added, the compiler finds this code.
 
 use std::io;
 use std::net::IpAddr;

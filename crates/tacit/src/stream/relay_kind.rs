@@ -1,5 +1,5 @@
-//! Defines how a connection is relayed, such as in clear or with TLS. Each kind contains the two
-//! sockets of the connection.
+//! Defines the kinds of relay, for example a relay in clear or a relay with TLS. A value of each
+//! kind contains the two sockets of its connection.
 
 use std::convert::Infallible;
 use std::io;

@@ -116,7 +116,8 @@ fn a_container_does_not_start_if_the_hook_fails() {
 1
 tacit: error[container-state]: the container's state has no `pid`, so \
 the container has no process yet
-tacit: error[container-state]: the container runtime sent a state of more than 65536 bytes
+tacit: error[container-state]: the container runtime sent a container state of \
+more than 65536 bytes
 0
 tacit: error[container-not-protected]: cannot capture the traffic of the container, so \
 the container does not start: the requested network namespace is that of tacit itself

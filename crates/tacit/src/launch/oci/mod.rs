@@ -150,7 +150,8 @@ fn protect(
     pid: u32,
     name: String,
 ) -> Result<ProtectedNetwork, RunError> {
-    let failed = |error| RunError::SystemCall("leave the runtime", error);
+    let failed =
+        |error| RunError::SystemCall("detach the launcher from the container runtime", error);
     // The runtime waits until the hook's pipes are closed, and may signal its group.
     process::keep_only(&[outcome.as_fd()], StandardError::Discarded).map_err(failed)?;
     rustix::process::setsid().map_err(|errno| failed(errno.into()))?;

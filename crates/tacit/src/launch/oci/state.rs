@@ -52,12 +52,12 @@ impl fmt::Display for StateError {
         match self {
             Self::TooLong => write!(
                 f,
-                "the container runtime sent a state of more than {STATE_BYTES_MAX} bytes\n    \
-                 fix: remove long annotations of the container"
+                "the container runtime sent a container state of more than {STATE_BYTES_MAX} \
+                 bytes\n    fix: remove long annotations of the container"
             ),
             Self::Invalid(reason) => write!(
                 f,
-                "standard input has no valid state of a container: {reason}\n    \
+                "standard input does not contain a valid container state: {reason}\n    \
                  fix: let an OCI runtime start this command, as a hook of `createRuntime`"
             ),
             Self::Started => f.write_str(

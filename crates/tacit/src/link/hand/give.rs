@@ -136,8 +136,9 @@ impl StoppedGiver {
             match error.kind() {
                 io::ErrorKind::PermissionDenied => io::Error::new(
                     error.kind(),
-                    "this user is not permitted to use ptrace on the process\n    fix: run the \
-                     command as root, or set the sysctl kernel.yama.ptrace_scope to 0",
+                    "this user is not permitted to use ptrace on the process\n    fix: run `tacit \
+                     link give` and `tacit link take` as root, or set the sysctl \
+                     kernel.yama.ptrace_scope to 0",
                 ),
                 _ => error,
             }

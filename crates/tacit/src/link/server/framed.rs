@@ -362,8 +362,7 @@ async fn serve_client(
     let Some((mut over, client)) = client else {
         return refuse(
             &mut stream,
-            "the client that connected to the bound socket no longer waits until the run accepts it"
-                .to_owned(),
+            "the client's connection to the bound socket is already closed".to_owned(),
         )
         .await;
     };

@@ -153,8 +153,8 @@ impl Server {
         let local: Vec<_> = parsed.local.iter().map(ToString::to_string).collect();
         let verb = if direction == Direction::Outbound { "reach" } else { "listen at" };
         Err(format!(
-            "sockets of the link {link} cannot {verb} {address}: `local` of [link.{link}] is \
-             {local}",
+            "sockets of the link {link} cannot {verb} {address}, because `local` of [link.{link}] \
+             contains only {local}",
             local = local.join(" ")
         ))
     }

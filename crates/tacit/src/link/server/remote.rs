@@ -124,9 +124,9 @@ pub(super) async fn serve_socket(
     };
     let reason = match request.kind {
         OpenKind::DatagramsOfAll => Some(
-            "the rule has `answers = \"any\"`, but a link to another kernel delivers only \
-             datagrams from addresses to which the program has sent datagrams: remove `answers` \
-             from the rule",
+            "the rule has `answers = \"any\"`, which a link to another kernel does not support. \
+             This link delivers datagrams only from addresses to which the program has sent \
+             datagrams: remove `answers` from the rule",
         ),
         OpenKind::Handed => Some("a socket cannot be passed from one kernel to another"),
         _ => None,

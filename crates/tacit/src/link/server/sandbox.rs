@@ -121,7 +121,7 @@ impl ServerSandbox {
 
 /// What `tacit link info` shows if the policy turns the sandbox off.
 pub(super) fn shown_off() -> LinkSandbox {
-    let off = "not limited: sandbox = false in [agent]".to_owned();
+    let off = "not limited: the policy has sandbox = false in [agent]".to_owned();
     LinkSandbox { files: off.clone(), calls: off.clone(), capabilities: off }
 }
 
@@ -154,7 +154,7 @@ pub(super) fn report_mirror(missing: &[MissingLimit], log: &Log) {
         let event = Event::new("sandbox-incomplete").field("part", part).field("error", error);
         log.warn(event.field(
             "next",
-            "the process in the network namespace of a link continues without this limit of its \
+            "the process in the network namespace of a link continues without this part of its \
              sandbox",
         ));
     }
@@ -164,7 +164,7 @@ fn warn_of(part: &str, error: &std::io::Error, log: &Log) {
     let event = Event::new("sandbox-incomplete").field("part", part).field("error", error);
     log.warn(event.field(
         "next",
-        "the link server continues without this limit of its sandbox; `tacit link info` shows the \
-         limits",
+        "the link server continues without this part of its sandbox; `tacit link info` shows the \
+         state of the sandbox",
     ));
 }

@@ -262,7 +262,7 @@ pub(super) fn admit(
     let room = check_room(server, link, request.session);
     let mut state = link.state.borrow_mut();
     let Some(run) = state.run(request.session).filter(|run| run.end.is_same(end)) else {
-        return Err("the link does not know this run: start the run again".to_owned());
+        return Err("the link server does not know this run: start the run again".to_owned());
     };
     let trusted = link.tls.check(end);
     let judged = match link.remote {
@@ -391,9 +391,9 @@ fn check_hello(
     let of_host = runs_of_host_max(max);
     if is_host && link.state.borrow().count_runs_of(end) >= of_host {
         return Err(format!(
-            "the host already has {of_host} runs on the link, and one host can have at most three \
-             quarters of the {max} runs that `runs` allows: end a run of this host, or raise \
-             `runs` in [link.{name}]",
+            "the host already has {of_host} runs on the link, which is the maximum for one host \
+             (three quarters of `runs`, which is {max}): end a run of this host, or raise `runs` \
+             in [link.{name}]",
             name = link.name
         ));
     }

@@ -168,7 +168,7 @@ async fn serve_usage(
     session: u64,
 ) -> io::Result<()> {
     if run_end(link, end, session).is_none() {
-        let reason = "the link does not know this run".to_owned();
+        let reason = "the link server does not know this run".to_owned();
         return write(stream, &LinkAnswer::Refused(reason), None).await;
     }
     let UsageSockets { destroyed, diagnosis } = UsageSockets::open()?;

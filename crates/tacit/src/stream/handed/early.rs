@@ -1,13 +1,14 @@
-//! Stores the ends of sockets that the kernel reports early: before the helper reports the start of
-//! their connections. Without them, such a connection would stay in the table after its end.
+//! Stores early reports: the kernel reports the end of a socket before the helper reports the start
+//! of its connection. Without these reports, the connection would stay in the table after its end.
 //!
-//! The agent knows the cookie of a socket that it gives itself. The server of a link passes a
-//! socket to the helper at the same time as its cookie to the agent. So while a link may pass
-//! sockets, each socket of the network namespace that is destroyed may be one of them.
+//! Each socket has a number, its *cookie*. If the agent opens a socket for a program, the agent
+//! knows the cookie at once. If the server of a link opens the socket, the report of the kernel may
+//! arrive before the server has sent the cookie. So while the agent waits for a link, this module
+//! stores all reports with unknown cookies.
 //!
-//! Limit: at most [`UNKNOWN_MAX`] ends of sockets whose cookie the agent does not know. If there
-//! are more, or the kernel has dropped reports, [`EarlyEnds::take`] returns [`EarlyEnd::Unclear`]
-//! for sockets without a stored end.
+//! Limit: at most [`UNKNOWN_MAX`] reports with unknown cookies. Beyond this limit, or if the kernel
+//! has dropped reports, a report may be missing. Then [`EarlyEnds::take`] returns
+//! [`EarlyEnd::Unclear`] for sockets without a stored report.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};

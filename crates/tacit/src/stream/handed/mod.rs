@@ -12,8 +12,9 @@
 //! program has closed its socket. So the agent gets the byte counters from the kernel
 //! (`sock_diag`).
 //!
-//! Limits: at most `judge::PENDING_MAX` sockets wait for a result from the helper; at most
-//! `early::UNKNOWN_MAX` ends of sockets are stored because they may belong to one of them.
+//! Limits: at most `judge::PENDING_MAX` sockets wait for a result from the helper. At most
+//! `early::UNKNOWN_MAX` reports of destroyed sockets are stored that the agent cannot assign to a
+//! connection yet.
 
 mod early;
 mod judge;

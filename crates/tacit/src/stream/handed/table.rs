@@ -1,5 +1,5 @@
-//! Stores the connections whose sockets the agent has given to programs, until the kernel reports
-//! their end.
+//! Stores the connections whose sockets the agent has given to programs. A connection stays in the
+//! table until the kernel reports that its socket was closed.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -312,7 +312,7 @@ impl HandedConnection {
     fn conclude(self, log: &Log) {
         if !self.is_established {
             let reason = "the destination did not accept the connection, or the program closed its \
-                          socket too early";
+                          socket before the connection was established";
             return self.fail(log, &Failure::Dial(Unreached::from(reason)));
         }
         let record = self.started.connection.record();

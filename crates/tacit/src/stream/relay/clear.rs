@@ -135,7 +135,7 @@ impl Future for ClearTransfer<'_> {
 
 impl<'a> ClearTransfer<'a> {
     /// The box is freed here; in the future it would live as long as the connection.
-    #[expect(clippy::boxed_local, reason = "the function frees the memory of the `Box` early")]
+    #[expect(clippy::boxed_local, reason = "the function frees the `Box` before the transfer ends")]
     pub(super) fn new(
         scratch: &'a Scratch,
         relay: Box<ClearRelay>,

@@ -324,7 +324,8 @@ async fn next_of_program(
         match program.read_now(bytes).map_err(broken(BrokenSocket::Clear))? {
             Some(0) => {
                 return Err(ConnectionEnd::ControlFailed(
-                    "the program closed its side of the connection before its request was complete",
+                    "the program requested to start or stop TLS, but closed its side of the \
+                     connection before tacit had finished",
                 ));
             }
             Some(count) => return Ok(Some(count)),
@@ -361,7 +362,8 @@ async fn take_back(
         }
         if taken.len() > INCOMING_BYTES_MAX {
             return Err(ConnectionEnd::ControlFailed(
-                "the program requested TLS before it had read the peer's unencrypted data",
+                "the program requested TLS while it had too many unread bytes: read the peer's \
+                 unencrypted data first",
             ));
         }
     }
