@@ -1,5 +1,5 @@
-//! Installs the manual SAs of runs. The policy defines these SAs in tables `[sa.NAME]`. The keys of
-//! the SAs are in files.
+//! Installs the manual SAs (IPsec security associations) of runs. The policy defines these SAs in
+//! tables `[sa.NAME]`. The keys of the SAs are in files.
 //!
 //! IKE does not manage these SAs. So nothing is negotiated, and tacit never creates new keys. The
 //! SAs exist as long as the run exists and the policy contains them. If only the policy rules

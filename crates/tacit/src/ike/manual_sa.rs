@@ -127,7 +127,8 @@ pub(super) fn child(
     random::fill(&mut nonce).map_err(|error| error.to_string())?;
     let sa_keys = |spi: u32, keys: &DirectionKeys| {
         let DirectionKeys { encryption, integrity } = keys.clone();
-        let spi = EspSpi::new(spi).ok_or_else(|| format!("the SPI {spi} is reserved"))?;
+        let spi = EspSpi::new(spi)
+            .ok_or_else(|| format!("the SPI {spi} is reserved: use a number of at least 256"))?;
         Ok::<_, String>(SaKeys { spi, encryption, integrity })
     };
     Ok(ChildSa {

@@ -1,4 +1,5 @@
-//! Defines [`Context`]: the data that one direction of a packet worker uses.
+//! Defines [`Context`]: the data that a packet worker uses for the packets of one direction. A
+//! packet worker moves the packets of IPsec tunnels. The direction is inbound or outbound.
 
 use std::fmt;
 use std::sync::Arc;

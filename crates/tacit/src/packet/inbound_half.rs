@@ -1,5 +1,5 @@
-//! Defines [`InboundHalf`]: the code and data for the inbound packets of a packet worker. Two
-//! threads can take turns to receive these packets.
+//! Defines [`InboundHalf`]: the code and data for the inbound packets of IPsec tunnels. Two threads
+//! can take turns to receive these packets.
 //!
 //! ```text
 //!                       ┌─ epoll of `tacit-packet`   one thread does everything

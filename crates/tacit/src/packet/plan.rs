@@ -1,5 +1,5 @@
-//! Defines [`PacketThreads`]: the CPUs for the two threads of a packet worker, `tacit-packet` and
-//! `tacit-receive`. Also defines when `tacit-receive` receives packets.
+//! Defines [`PacketThreads`]: the CPUs for the two threads that move the packets of IPsec tunnels,
+//! `tacit-packet` and `tacit-receive`. Also defines when `tacit-receive` receives packets.
 //!
 //! An *engine* is a thread on a reserved CPU. The key `cpus` of the table `[engine]` reserves these
 //! CPUs. All other CPUs are *general* CPUs.

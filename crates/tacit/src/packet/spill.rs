@@ -1,6 +1,6 @@
-//! Defines [`SpillLimits`], which decide when an engine is saturated. While an engine is saturated,
-//! a second thread receives packets. [`SpillMeter`] compares the work of a packet worker with these
-//! limits.
+//! Defines [`SpillLimits`], which decide when an engine (a thread on a reserved CPU) is saturated.
+//! While an engine is saturated, a second thread receives the packets of IPsec tunnels.
+//! [`SpillMeter`] measures the work of the threads, and compares it with these limits.
 
 use std::time::{Duration, Instant};
 

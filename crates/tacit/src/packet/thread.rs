@@ -1,5 +1,5 @@
-//! Runs a thread of a packet worker. The thread waits for packets, and for commands (`Order`) from
-//! other threads.
+//! Runs a thread of a packet worker, which moves the packets of IPsec tunnels. The thread waits for
+//! packets, and for commands (`Order`) from other threads.
 //!
 //! Limit: at most [`ORDERS_MAX`] commands are pending.
 

@@ -1,5 +1,5 @@
-//! Defines [`Underlay`]: the sockets between this host and its peers. There is a UDP socket for
-//! each IP version, and raw sockets if the policy has SAs without UDP.
+//! Defines [`Underlay`]: the sockets between this host and its IPsec peers. There is a UDP socket
+//! for each IP version, and raw sockets if the policy has SAs (security associations) without UDP.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

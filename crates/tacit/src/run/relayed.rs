@@ -1,9 +1,9 @@
-//! Records why the agent relays a connection of a program. The alternative is to hand the program a
-//! socket of the agent's network namespace.
+//! Records why the agent relays a connection of a program, instead of giving the program a socket
+//! of the agent's network namespace.
 //!
-//! The agent knows the reason before the program's socket has a local address. So the agent assigns
-//! reasons to connections by destination. If several connections to one destination are opened at
-//! the same time, a connection may get the reason of another connection.
+//! When the agent learns the reason, the program's socket has no local address yet. So the agent
+//! finds the connection of a reason by its destination. If a program opens several connections to
+//! one destination at the same time, a connection may get the reason of another connection.
 //!
 //! Limits: at most [`WAITING_MAX`] reasons wait for their connections, and at most [`WAITING_MAX`]
 //! connections wait for their reasons. Each reason or connection waits at most [`WAITING_LASTS`].

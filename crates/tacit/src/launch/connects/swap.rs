@@ -1,5 +1,7 @@
-//! Replaces the socket of a program that waits in `connect`. The new socket belongs to the agent's
-//! network namespace, or to the program's own network namespace.
+//! Replaces the socket of a program that waits in `connect`. If the agent permits the connection,
+//! the program gets a socket of the agent's network namespace (a *handed* socket). If the program
+//! uses a handed socket again and the agent relays the next connection, the program gets a new
+//! socket of its own network namespace.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! Answers the socket requests of runs on the same kernel. Sends each result to the agent of the
-//! run. Also counts the results, and logs them if the link is traced.
+//! Part of a link server: answers the socket requests of runs on the same kernel. Sends each result
+//! to the agent of the run. Also counts the results, and logs them while `tacit link trace` is on.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -74,7 +74,8 @@ impl Server {
             }
             Err(error) => {
                 let event = Event::new("files-not-read").field("error", &error);
-                let next = "the link server will soon try again to read the files";
+                let next = "the link server will soon try again to read the certificates, keys \
+                            and CRLs";
                 self.log.error(event.field("next", next));
             }
         }

@@ -1,6 +1,7 @@
-//! Keeps a TCP socket of each IP version ready for the next request to pass a socket to a helper.
-//! While the helper connects one socket, the server has time to open the next. So the program waits
-//! less. When a run ends, the server closes the sockets that are ready.
+//! Opens TCP sockets of a link server in advance, one for each IP version. At the next request of a
+//! program, the server passes this socket to the run's helper immediately. While the helper
+//! connects the socket, the server opens the next one. So the program waits less. When a run ends,
+//! the server closes the unused sockets.
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;

@@ -1,6 +1,7 @@
-//! Stores the clients that have connected to bound sockets, until each client gets a stream. A
-//! client is found by its *ticket*, a number (`framed.rs`). Each bound socket, with its clients,
-//! belongs to a *session*: a run that uses the link.
+//! Part of a link server: stores the clients that have connected to bound sockets. A client waits
+//! until the link server on the other kernel opens a stream for its bytes. That server identifies
+//! the client by a number, its *ticket* (`framed.rs`). Each bound socket, with its clients, belongs
+//! to a *session*: a run that uses the link.
 //!
 //! Limits: at most [`TICKETS_MAX`] clients of a link wait at the same time. At most
 //! [`TICKETS_OF_HOST_MAX`] of these clients belong to sessions from one host, which the server

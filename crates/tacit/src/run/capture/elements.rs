@@ -1,10 +1,10 @@
-//! Selects the captured ranges that the nftables sets of a run must contain.
+//! Selects the address ranges that the nftables sets of a run must contain. The kernel redirects
+//! traffic to these ranges to the agent.
 //!
-//! For destinations outside of the run's namespace, the nftables rules hold every SYN, and do not
-//! use the sets. For addresses of the namespace, the sets decide whether the agent or the namespace
-//! gets a SYN. So the sets need a TCP range only if this range contains an address of the
-//! namespace. If the sets contained all ranges, a run could need most of its start time to add the
-//! ranges.
+//! The sets contain all ranges for UDP. They contain a TCP range only if it includes an address of
+//! the run's own network namespace. For these addresses, the sets decide whether the agent or the
+//! namespace gets a SYN. All other SYNs go to the agent without a look at the sets. With all TCP
+//! ranges in the sets, a run could need most of its start time to add the ranges.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
