@@ -30,7 +30,7 @@ impl fmt::Display for LearnError {
             Self::NotLearnt(error) => error.fmt(f),
             Self::Full => write!(
                 f,
-                "tacit cannot capture another address of a name, because the limit of \
+                "tacit cannot capture more addresses of DNS names, because the limit of \
                  {NAMED_ADDRESSES_MAX} combinations of address and ports is reached: use fewer \
                  wildcards (`*.`) in `remote`, or set the same `remote-ports` in all rules that \
                  have host names in `remote`"

@@ -95,9 +95,9 @@ impl ServerSandbox {
         for path in policy_files(policy, file) {
             if let Some(directory) = Reachable::unreadable(reach, &path) {
                 return Err(format!(
-                    "this process cannot read {path}: its sandbox allows only the directories that \
-                     the policy used when the process started, and {directory} is not one of them. \
-                     Restart `tacit link serve`",
+                    "the link server cannot read {path}: its sandbox allows only the directories \
+                     that the policy used when the server started, and {directory} is not one of \
+                     them. Restart `tacit link serve`",
                     path = path.display(),
                     directory = directory.display()
                 ));
