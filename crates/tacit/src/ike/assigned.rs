@@ -1,7 +1,8 @@
 //! Handles the addresses that a peer assigns to a run (a program under `tacit run`). Decides
 //! whether the run accepts these addresses.
 //!
-//! A run rejects an address that is already in use: by the host, another tunnel, a peer, or a rule.
+//! A run rejects an address in `alias-ranges`, because DNS names use these addresses. A run also
+//! rejects an address that is already in use: by the host, another tunnel, a peer, or a rule.
 //! A rule uses an address if the rule contains the address, or a name that a program has resolved
 //! to the address. If a run accepted an address in use, flows to this address would stay inside the
 //! run. If the run rejects an address, tacit closes the IKE connection and reports the reason. The
