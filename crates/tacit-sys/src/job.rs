@@ -30,6 +30,9 @@ const WATCHED: [libc::c_int; 14] = [
     libc::SIGPIPE,
 ];
 
+/// The signals with which a process or a terminal asks a process to end.
+const ENDING: [libc::c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+
 /// The signal for a child that has ended, stopped or continued.
 pub const CHILD: i32 = libc::SIGCHLD;
 
@@ -39,7 +42,7 @@ pub const CONTINUE: i32 = libc::SIGCONT;
 /// Whether the sender of this signal wants the process to end.
 #[must_use]
 pub fn asks_to_end(number: i32) -> bool {
-    [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT].contains(&number)
+    ENDING.contains(&number)
 }
 
 /// Whether this signal of the terminal stops the process.
@@ -100,15 +103,17 @@ pub fn next_signal() -> io::Result<ReceivedSignal> {
 /// The error of `sigtimedwait`. An interruption, for example because this process was stopped and
 /// continued, counts as a timeout.
 pub fn next_signal_within(wait: Duration) -> io::Result<Option<ReceivedSignal>> {
-    let watched = watched_set();
+    next_of(&watched_set(), wait)
+}
+
+fn next_of(set: &libc::sigset_t, wait: Duration) -> io::Result<Option<ReceivedSignal>> {
     let wait = libc::timespec {
         tv_sec: wait.as_secs().try_into().unwrap_or(libc::time_t::MAX),
         tv_nsec: wait.subsec_nanos().into(),
     };
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
     // SAFETY: all three pointers are valid for their types; the second is written on success.
-    let number =
-        unsafe { libc::sigtimedwait(&raw const watched, info.as_mut_ptr(), &raw const wait) };
+    let number = unsafe { libc::sigtimedwait(set, info.as_mut_ptr(), &raw const wait) };
     if number > 0 {
         // SAFETY: siginfo_t is plain data; it was zeroed and then filled by the kernel.
         let info = unsafe { info.assume_init() };
@@ -121,15 +126,29 @@ pub fn next_signal_within(wait: Duration) -> io::Result<Option<ReceivedSignal>> 
     }
 }
 
+/// The signal that asks this process to end, if one has arrived. Other watched signals stay
+/// pending. Call it after [`watch_signals`].
+///
+/// # Errors
+/// The error of `sigtimedwait`.
+pub fn end_requested() -> io::Result<Option<i32>> {
+    let arrived = next_of(&set_of(&ENDING), Duration::ZERO)?;
+    Ok(arrived.map(|signal| signal.number))
+}
+
 fn watched_set() -> libc::sigset_t {
+    set_of(&WATCHED)
+}
+
+fn set_of(numbers: &[libc::c_int]) -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: sigemptyset writes the whole set.
     unsafe { libc::sigemptyset(set.as_mut_ptr()) };
     // SAFETY: it was just initialised.
     let mut set = unsafe { set.assume_init() };
-    for number in WATCHED {
+    for number in numbers {
         // SAFETY: the set is initialised and the number is a signal.
-        unsafe { libc::sigaddset(&raw mut set, number) };
+        unsafe { libc::sigaddset(&raw mut set, *number) };
     }
     set
 }

@@ -154,6 +154,14 @@ pub fn signal(pid: u32, signal: Signal) -> io::Result<()> {
     Ok(rustix::process::kill_process(process(pid)?, signal)?)
 }
 
+/// Sends a signal to all processes of the group that this process leads.
+///
+/// # Errors
+/// The error of `kill`.
+pub fn signal_group(leader: u32, signal: Signal) -> io::Result<()> {
+    Ok(rustix::process::kill_process_group(process(leader)?, signal)?)
+}
+
 /// Makes this process, and the programs that it executes, ignore these signals.
 ///
 /// # Errors

@@ -311,6 +311,21 @@ pub fn is_hung_up(socket: BorrowedFd<'_>) -> bool {
         && polled[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
 }
 
+/// Waits until the socket has bytes to read or is closed, at most for `wait`.
+///
+/// # Errors
+/// The error of `poll`. An interruption counts as a timeout.
+pub fn is_readable_within(socket: BorrowedFd<'_>, wait: Duration) -> io::Result<bool> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut polled = [PollFd::new(&socket, PollFlags::IN)];
+    let wait = Timespec::try_from(wait).map_err(|_| io::ErrorKind::InvalidInput)?;
+    match poll(&mut polled, Some(&wait)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Whether an error of [`accept`] means that this process or this host lacks descriptors or memory.
 /// All other errors concern only the one connection.
 #[must_use]

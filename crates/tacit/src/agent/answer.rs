@@ -52,11 +52,13 @@ impl Agent {
                 let time = Some(Duration::from_millis(confirm_ms));
                 return self.reload(ReloadOrigin::Operator(back, client, time));
             }
-            Request::Confirm => {
-                let has_waited = self.confirm();
-                let warnings = self.store_policy().await.into_iter().collect();
-                Reply::written(&Confirmed { has_waited, warnings })
-            }
+            Request::Confirm => match self.confirm() {
+                Ok(has_waited) => {
+                    let warnings = self.store_policy().await.into_iter().collect();
+                    Reply::written(&Confirmed { has_waited, warnings })
+                }
+                Err(reason) => Reply::error(reason),
+            },
             Request::Drain { timeout_ms } => {
                 let requested = timeout_ms.map(Duration::from_millis);
                 self.drain(requested).await;

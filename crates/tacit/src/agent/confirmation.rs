@@ -6,11 +6,12 @@
 //!                                       │   ^
 //!                               timeout │   │ the previous policy cannot be installed
 //!                                       v   │
-//!                                     returning ── the previous policy is installed ──> none
+//!                                     returning ── the previous policy is installed ──> taken back
 //! ```
 //!
 //! In the state `none`, no confirmation is pending. In the state `returning`, the agent installs
-//! the previous policy.
+//! the previous policy. In the state `taken back`, which lasts until the next reload, the agent
+//! rejects a late confirmation.
 //!
 //! While a policy waits for its confirmation, the operator may install another policy with
 //! `--confirm`. If the operator confirms neither of these two policies, the agent installs the
@@ -43,6 +44,8 @@ pub(super) enum Confirmation {
     None,
     /// It does, until a time.
     Waiting { previous: Previous, until: Instant },
+    /// It does not: it was in use before a policy that was not confirmed in time.
+    TakenBack,
 }
 
 impl Confirmation {
@@ -50,7 +53,7 @@ impl Confirmation {
     /// confirmation.
     pub(super) fn begin(&mut self, replaced: Previous, time: Duration, now: Instant) {
         let previous = match std::mem::take(self) {
-            Self::None => replaced,
+            Self::None | Self::TakenBack => replaced,
             Self::Waiting { previous, .. } => previous,
         };
         *self = Self::Waiting { previous, until: now + time.min(CONFIRM_MAX) };
@@ -58,7 +61,19 @@ impl Confirmation {
 
     /// Ends the wait for a confirmation; returns whether a policy was waiting.
     pub(super) fn end(&mut self) -> bool {
-        !matches!(std::mem::take(self), Self::None)
+        let was_waiting = self.is_waiting();
+        *self = Self::None;
+        was_waiting
+    }
+
+    /// Records that the previous policy is installed again.
+    pub(super) fn take_back(&mut self) {
+        *self = Self::TakenBack;
+    }
+
+    /// Whether the previous policy was installed again, and no other one since.
+    pub(super) fn was_taken_back(&self) -> bool {
+        matches!(self, Self::TakenBack)
     }
 
     /// Whether a policy waits.
@@ -80,7 +95,7 @@ impl Confirmation {
     /// Waits until the time for the confirmation is over. Never returns if no policy waits.
     pub(super) async fn due(&self) {
         match self {
-            Self::None => std::future::pending().await,
+            Self::None | Self::TakenBack => std::future::pending().await,
             Self::Waiting { until, .. } => tokio::time::sleep_until((*until).into()).await,
         }
     }
@@ -112,8 +127,11 @@ mod tests {
         assert!(confirmation.is_waiting(), "it may fail");
         assert!(confirmation.take_due(now + MINUTE).is_none());
         assert!(confirmation.take_due(now + MINUTE + RETRY_INTERVAL).is_some());
-        assert!(confirmation.end());
+        confirmation.take_back();
+        assert!(confirmation.was_taken_back() && !confirmation.is_waiting());
         assert!(confirmation.take_due(now + 9 * MINUTE).is_none());
+        confirmation.begin(Previous::NoCapture, MINUTE, now + 9 * MINUTE);
+        assert!(confirmation.is_waiting() && confirmation.end(), "the next policy waits");
     }
 
     #[test]

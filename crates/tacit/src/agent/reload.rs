@@ -39,6 +39,9 @@ const WAITING_MAX: usize = 64;
 const NOT_CONFIRMED: &str = "no confirmation";
 const UNCONFIRMED: &str = "the policy was not installed: the policy in use waits for a \
                            confirmation; run `tacit confirm` first, or reload with --confirm";
+const TOO_LATE: &str = "the new policy was not confirmed in time, so the agent has installed the \
+                        previous policy again\n    fix: run `tacit reload --confirm TIME` again, \
+                        and confirm the policy within this time";
 const ENDING: &str = "the policy was not installed: the agent is ending";
 const RESTARTING: &str = "the policy was not installed: a new agent is starting, and it reads the \
                           policy file itself; run `tacit reload` again when the new agent serves";
@@ -207,7 +210,13 @@ impl Agent {
 
     /// Confirms the installed policy for the operator; returns whether the policy waited for a
     /// confirmation.
-    pub(super) fn confirm(&mut self) -> bool {
+    ///
+    /// # Errors
+    /// The confirmation is too late: the previous policy is installed again.
+    pub(super) fn confirm(&mut self) -> Result<bool, String> {
+        if self.confirmation.was_taken_back() {
+            return Err(TOO_LATE.to_owned());
+        }
         let has_waited = self.confirmation.end();
         if has_waited {
             self.shared.log.info(Event::new("policy-confirmed"));
@@ -215,7 +224,7 @@ impl Agent {
                 self.restart_on_signal();
             }
         }
-        has_waited
+        Ok(has_waited)
     }
 
     /// Waits for a confirmation of the capture that has just begun, if the operator asks for that.
@@ -246,10 +255,13 @@ impl Agent {
         if let Some(time) = times.min() {
             self.wait_for_confirmation(Previous::Policy(replaced), time);
         } else if origins.iter().any(|origin| matches!(origin, ReloadOrigin::NotConfirmed)) {
-            self.confirmation.end();
+            self.confirmation.take_back();
             let next = "the policy file still contains the policy that was not confirmed: correct \
                         the file";
             self.shared.log.warn(Event::new("policy-taken-back").field("next", &next));
+        } else if self.confirmation.was_taken_back() {
+            // Another policy is in use now.
+            self.confirmation.end();
         }
     }
 

@@ -6,10 +6,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tacit_core::message_id::MessageId;
-use tacit_sys::process::StandardError;
-use tacit_sys::{process, socket};
+use tacit_sys::process::{Signal, StandardError};
+use tacit_sys::{job, process, socket};
 
 use super::arguments::RunArgs;
 use super::enter::NamespaceForAgent;
@@ -22,6 +23,9 @@ use crate::run::protocol::{self, Enrolment, FromLauncher, RunTerms, ToLauncher};
 
 /// How many directory names a launcher tries.
 const DIRECTORIES_TRIED_MAX: u32 = 100;
+
+/// How often a launcher that waits for its agent checks for signals.
+const SIGNALS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The agent of this run. It ends the run when this connection is closed.
 pub(super) struct Agent {
@@ -133,6 +137,14 @@ impl Agent {
         let _ = protocol::write(&self.line, &FromLauncher::Enrol(enrolment), &sockets);
         drop(given);
         loop {
+            // The agent may wait for a file system or a link, so the user must be able to end the
+            // launcher.
+            while !socket::is_readable_within(self.line.as_fd(), SIGNALS_INTERVAL).map_err(own)? {
+                if let Some(number) = job::end_requested().map_err(own)? {
+                    self.kill_private();
+                    return Err(RunError::Signal(number));
+                }
+            }
             let answer = protocol::read::<ToLauncher>(&self.line).map_err(own)?;
             match answer.map(|frame| frame.message) {
                 Some(ToLauncher::Waiting(what)) => warn(MessageId("run-waits"), what),
@@ -148,6 +160,14 @@ impl Agent {
                     ));
                 }
             }
+        }
+    }
+
+    /// Kills a private agent that serves no run yet. It may wait for a file that never ends.
+    fn kill_private(&self) {
+        if let Some(supervisor) = self.private_pid() {
+            // The processes of the agent may have ended.
+            let _ = process::signal_group(supervisor, Signal::KILL);
         }
     }
 

@@ -35,6 +35,8 @@ pub enum RunError {
     Agent(String),
     /// The options of `--tls` are invalid.
     Options(OptionsError),
+    /// This signal asked the launcher to end before the program was started.
+    Signal(i32),
     /// The program cannot be started.
     Start(OsString, SpawnError),
 }
@@ -45,7 +47,7 @@ impl RunError {
         match self {
             Self::User(_) => MessageId("sudo-user"),
             Self::Inherit(_) => MessageId("inherited-descriptor"),
-            Self::SystemCall(..) => MessageId("run-failed"),
+            Self::SystemCall(..) | Self::Signal(_) => MessageId("run-failed"),
             Self::Namespace(_) | Self::Network(_) => MessageId("no-namespace"),
             Self::Agent(_) => MessageId("run-not-served"),
             Self::Options(_) => MessageId("tls-options"),
@@ -65,6 +67,9 @@ impl fmt::Display for RunError {
             Self::Namespace(reason) => f.write_str(&with_fix(reason, CHECK_THE_HOST)),
             Self::Agent(reason) => f.write_str(&with_fix(reason, READ_THE_LOG)),
             Self::Options(error) => write!(f, "{error}"),
+            Self::Signal(number) => {
+                write!(f, "signal {number} ended the launcher before it started the program")
+            }
             Self::Start(program, SpawnError::Program(error)) => {
                 let fix = match error.kind() {
                     io::ErrorKind::NotFound => {

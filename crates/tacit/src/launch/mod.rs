@@ -82,6 +82,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
     let ended = if joins { run_joined(args, &source) } else { run_own(args, &source) };
     match ended {
         Ok(code) => code,
+        Err(RunError::Signal(number)) => wait::end_by_signal(number),
         Err(error) => {
             complain_of(error.id(), &error);
             error.exit_code().into()

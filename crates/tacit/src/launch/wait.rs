@@ -46,8 +46,7 @@ impl Running {
             ChildState::Exited(status) => Ok(u8::try_from(status).unwrap_or(u8::MAX).into()),
             ChildState::Killed(signal) => {
                 drop(self);
-                job::die_by(signal);
-                Ok(u8::try_from(128 + signal).unwrap_or(u8::MAX).into())
+                Ok(end_by_signal(signal))
             }
             ChildState::Stopped(_) => Ok(ExitCode::FAILURE),
         }
@@ -100,4 +99,10 @@ impl Running {
         let line = self.helper.restart()?;
         self.agent.send_channel(&line)
     }
+}
+
+/// Ends this process with a signal. Returns the exit status of shells if that fails.
+pub(super) fn end_by_signal(signal: i32) -> ExitCode {
+    job::die_by(signal);
+    u8::try_from(128 + signal).unwrap_or(u8::MAX).into()
 }

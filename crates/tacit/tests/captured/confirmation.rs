@@ -27,11 +27,12 @@ fn a_policy_that_is_not_confirmed_returns_to_the_one_before() {
         until_true taken_back
         ask 192.0.2.2 8000 word
         ask 192.0.2.2 4433 marked
-        ./tacit confirm --control host.sock
+        ./tacit confirm --control host.sock 2>&1 | grep -o 'was not confirmed in time'
         ./tacit reload --confirm 300 --control host.sock | head -1
         ./tacit confirm --control host.sock
         ask 192.0.2.2 8000 word
         ./tacit reload --control host.sock | head -1
+        ./tacit confirm --control host.sock
         seen marked"#;
     Machines::new("unmatched = \"permit\"", TLS).expect(
         &format!("{DENY}{script}"),
@@ -42,11 +43,12 @@ waits for a confirmation
 waits for a confirmation
 answer to word from ::ffff:192.0.2.1
 answer to marked from ::ffff:127.0.0.1
-the installed policy needs no confirmation
+was not confirmed in time
 policy generation 4; added: denied
 the agent keeps the installed policy, because you have confirmed it
 ECONNREFUSED
 policy generation 5: no rule changed
+the installed policy needs no confirmation
 0
 ",
     );

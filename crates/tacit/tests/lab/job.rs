@@ -51,6 +51,22 @@ pub fn expect(script: &str, wanted: &str) {
 }
 
 #[test]
+fn a_signal_ends_a_launcher_that_waits_for_its_agent() {
+    expect(
+        "mkfifo $scratch/policy
+         for signal in INT TERM; do
+             ./tacit run --policy $scratch/policy -- true & launcher=$!
+             until pgrep -P $launcher >/dev/null; do sleep 0.02; done
+             sleep 0.5
+             kill -$signal $launcher
+             wait $launcher
+             echo $?
+         done",
+        "130\n143",
+    );
+}
+
+#[test]
 fn the_launcher_continues_with_a_program_that_was_continued_or_killed_alone() {
     for (signal, wanted) in [("CONT", "7"), ("KILL", "137")] {
         expect(
