@@ -68,8 +68,8 @@ struct CommandLine<V: Subcommand> {
 /// The command line with all commands.
 type Cli = CommandLine<Verb>;
 
-/// Only the command `tacit run`. Users wait for this command at the start of every program. A
-/// parser for one command is built in a tenth of the time of the parser for all commands.
+/// Parses only the command `tacit run`. Users wait for this parser at the start of every program,
+/// and the parser for all commands takes ten times as long to build.
 #[derive(Debug, Subcommand)]
 enum RunAlone {
     Run(launch::RunArgs),
@@ -148,7 +148,7 @@ Examples:
   tacit completions zsh > ~/.zfunc/_tacit                   for a directory in fpath
   tacit completions fish > ~/.config/fish/completions/tacit.fish")]
     Completions {
-        /// The shell
+        /// The shell that will execute the script
         shell: clap_complete::Shell,
     },
 }
@@ -204,7 +204,7 @@ struct AgentArgs {
     /// The socket of the run's link or, with `--link-level policy`, the directory of link sockets
     #[arg(long, hide = true, value_name = "PATH")]
     link: Option<PathBuf>,
-    /// Where the link of the run was chosen; `policy`: the policy of the run may choose a link
+    /// How the link of this run is chosen: by --link, by $TACIT_LINK, by the policy, or not at all
     #[arg(long, hide = true, value_enum, value_name = "LEVEL")]
     link_level: Option<LinkLevel>,
     /// The launcher of this run, as `NAME[PID]`
@@ -220,7 +220,7 @@ struct AgentArgs {
     /// Remove tacit's nftables rules and routing rules from the host, and end
     #[arg(long, requires = "host")]
     remove: bool,
-    /// Write a drop-in for each systemd unit in the rules to this directory, and end
+    /// Write systemd drop-ins to this directory, one for each unit that the rules select, and end
     #[arg(
         long,
         requires = "host",
@@ -228,8 +228,8 @@ struct AgentArgs {
         value_name = "DIRECTORY"
     )]
     drop_ins: Option<PathBuf>,
-    /// Time for `tacit confirm`: without a confirmation in time, stop the capture and end; a plain
-    /// number means seconds
+    /// Stop the capture and end after this time if `tacit confirm` was not run; a plain number
+    /// means seconds
     #[arg(
         long,
         requires = "host",
@@ -253,7 +253,8 @@ struct AgentArgs {
     /// Supervisors start agents with this option; supervisors of an older version use `--kept`
     #[arg(long, hide = true, alias = "kept")]
     supervised: bool,
-    /// Read a secret from the supervisor first; this secret authenticates the successor
+    /// First read a secret from the supervisor; a new agent that replaces this agent must know the
+    /// secret
     #[arg(long, hide = true)]
     with_secret: bool,
     /// Take over the listening sockets of the running agent
@@ -288,8 +289,8 @@ Examples:
   tacit reload
   tacit reload --confirm 60  then: tacit confirm")]
 struct ReloadArgs {
-    /// Time for `tacit confirm`: without a confirmation in time, install the previous policy again;
-    /// a plain number means seconds
+    /// Install the previous policy again after this time if `tacit confirm` was not run; a plain
+    /// number means seconds
     #[arg(long, value_name = "DURATION", value_parser = confirm_time)]
     confirm: Option<Duration>,
     #[command(flatten)]
@@ -483,8 +484,8 @@ enum Parent {
     Other,
 }
 
-/// Reports errors in the policy, and an agent that is already running. Otherwise, this process
-/// becomes the agent's supervisor or, with `--no-supervisor`, the agent.
+/// Starts the agent. Fails if the policy has an error or if an agent is already running. Otherwise,
+/// this process becomes the agent's supervisor or, with `--no-supervisor`, the agent.
 fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
     let Some(policy) = policy_file::named(args.policy.as_deref()) else {
         return fail(MessageId("no-policy"), NO_POLICY, EXIT_USAGE);

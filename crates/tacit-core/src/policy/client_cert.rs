@@ -13,8 +13,8 @@
 //!   safcheck    yes           deny        deny             an identity map
 //! ```
 //!
-//! The presets `full` and `safcheck` are equal; each is the word of another product. In every
-//! preset, a client that sends a certificate must prove that it has the private key.
+//! The presets `full` and `safcheck` have equal settings, but come from different products. In
+//! every preset, a client that sends a certificate must prove that it has the private key.
 
 use std::fmt;
 

@@ -2,9 +2,9 @@
 //! Examples are rules that capture or deny DNS queries, the operator's SSH session or the agent's
 //! own sockets. Also warns if the policy uses a packet mark (fwmark) that other software uses.
 //!
-//! This module does not know which program or user opens a flow. If the program or user is unknown,
-//! a rule for certain programs or users applies only if the rule denies flows. So this module warns
-//! about rules for certain programs or users only if they deny flows.
+//! This module does not know which program or user will open a flow. If a rule selects programs or
+//! users, this module assumes the safe result: a rule that denies flows matches, and any other rule
+//! does not match. The agent decides in the same way about a flow of an unknown program.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -349,7 +349,7 @@ impl HostPolicy<'_> {
         let HostSettings { mark, unit_mark, .. } = *self.settings;
         let has_units = self.policy.rules.iter().any(|rule| !rule.selectors.unit.is_empty());
         let keys = [
-            ("mark", mark, "two bits that no other program uses, such as mark = \"0x3000\""),
+            ("mark", mark, "two bits that no other program uses, for example \"0x3000\""),
             ("unit-mark", unit_mark, "a bit that no other program uses"),
         ];
         let used = keys.into_iter().filter(|(key, ..)| has_units || *key == "mark");

@@ -1,20 +1,21 @@
 //! Estimates the CPU time that the agent will use after a change of the policy, the traffic or the
-//! number of engines. The estimate is based on *metered* CPU time. The agent meters the CPU time of
-//! each rule and component, such as handshake or encryption.
+//! number of engines. An engine is a thread on a reserved CPU.
 //!
-//! *Eligible* work is work that an engine (a thread on a reserved CPU) could do. The estimate has
-//! four steps:
+//! The estimate starts from measurements: the agent measures the CPU time of each rule, of its own
+//! work, and of the packets of tunnels. *Eligible* work is work that an engine could do. The
+//! estimate has five steps:
 //!
-//! 1. Adapt the CPU times of each rule to the new settings of the rule. For example, a change to
-//!    `permit` removes the time of the handshake and of the encryption.
-//! 2. Scale the CPU time of each rule with its traffic. Metered CPU time that belongs to no rule
-//!    does not change.
-//! 3. If the number of engines changes, distribute all eligible work again between engines and
-//!    other CPUs ([`land`]). On an engine, packets of tunnels need a different amount of CPU time,
-//!    because engines process packets in batches of another size. If the packets were measured
-//!    without an engine, multiply their CPU time by [`ProjectionRequest::packet_factor`].
-//! 4. Some CPU time of the agent is not metered. Multiply this CPU time by the factor by which the
-//!    sum of the metered CPU time changes.
+//! 1. Adapt the CPU time of each rule to its new settings. For example, a change to `permit`
+//!    removes the CPU time of handshakes and encryption.
+//! 2. If there will be engines, multiply the CPU time of packets that were processed without an
+//!    engine by [`ProjectionRequest::packet_factor`]. Engines process packets in batches of another
+//!    size, so the CPU time for a packet is different.
+//! 3. Scale the CPU time of rules and packets with the traffic. The CPU time of the agent's own
+//!    work does not change.
+//! 4. If the number of engines is given, divide all eligible work between engines and other CPUs
+//!    ([`land`]).
+//! 5. Some CPU time of the agent was not assigned to rules, own work or packets. Scale this CPU
+//!    time by the same factor as the sum of the assigned CPU time.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -122,9 +122,10 @@ fn notice_of(word: &str, value: &str) -> Option<Notice> {
         "CtraceClearText" | "SyslogFacility" => {
             Notice::Info("tacit's agent has its own log options: see --log and --quiet in tacit(1)")
         }
-        "GroupUserInstance" | "EnvironmentUserInstance" | "ConnectionUserInstance" => {
-            Notice::Info("the agent reloads certificates and policies without this attribute")
-        }
+        "GroupUserInstance" | "EnvironmentUserInstance" | "ConnectionUserInstance" => Notice::Info(
+            "tacit does not need this attribute: the agent reloads changed certificates itself, \
+             and `tacit reload` loads a changed policy",
+        ),
         "AIACDPPriority"
         | "MaxSrcRevExtLocValues"
         | "MaxValidRevExtLocValues"

@@ -265,7 +265,7 @@ impl KeyProvider {
     #[must_use]
     #[expect(
         clippy::fn_params_excessive_bools,
-        reason = "the parameter is the policy setting that enables the signer"
+        reason = "the parameter is the value of the boolean policy key `signer`"
     )]
     pub fn if_enabled(&self, enabled: bool) -> Self {
         if enabled { self.clone() } else { Self::local() }

@@ -53,8 +53,8 @@ pub(super) fn check_raw(raw: &RawUnderlay, policy: &Policy) -> Result<(), Diagno
     let lacks_socket = |sa: &&ManualSa| raw_kind(sa).is_some_and(|kind| !raw.has(kind));
     let Some(sa) = policy.sas.values().find(lacks_socket) else { return Ok(()) };
     let message = "this agent has no raw socket for packets that are not sent in UDP. An agent \
-                   opens raw sockets only when it starts, and no [sa.NAME] had this protocol and \
-                   IP version then";
+                   opens raw sockets only when it starts, for the [sa.NAME] tables that its policy \
+                   contains at that time";
     let id = MessageId("needs-restart");
     Err(Diagnostic::error(id, sa.position, message).with_fix(RESTART))
 }

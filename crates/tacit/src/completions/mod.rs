@@ -29,7 +29,7 @@ const FISH: &str = include_str!("fish.fish");
 /// The options of the command `names`.
 #[derive(Debug, Args)]
 pub struct NamesArgs {
-    /// What is named
+    /// The kind of names to print
     what: NameKind,
     /// The control socket of the agent
     #[arg(long, hide = true, value_name = "PATH")]

@@ -28,7 +28,7 @@ pub(super) struct OutputArgs {
 /// The result of an import.
 #[derive(Debug, Serialize)]
 struct ImportReport<'a> {
-    /// Whether there is a policy.
+    /// Whether the import wrote a policy.
     ok: bool,
     policy: Option<&'a str>,
     findings: Vec<Finding>,
@@ -104,7 +104,7 @@ pub(super) struct OnDisk {
 }
 
 impl OnDisk {
-    /// Access to the files of this host, below a directory that replaces `/`.
+    /// Access to the files of this host. If there is a `root`, this directory replaces `/`.
     pub(super) fn below(root: Option<&str>) -> Self {
         Self { root: root.map(PathBuf::from), ..Self::default() }
     }

@@ -256,8 +256,8 @@ fn remote(table: &TomlTable<'_>) -> Option<Remote> {
 
 /// The end of an address that the other side of a link binds: its clients are not known.
 fn bound(table: &TomlTable<'_>) -> Option<Remote> {
-    let why = "this flow has no remote address yet: a program binds an address through a link, and \
-               has no client";
+    let why = "with `link` and direction = \"inbound\", the flow has only a local address: a \
+               program binds this address, and no client has connected yet";
     let fix = "remove the key, and set `local` to the address that the program binds";
     table.refuse(&["remote", "address", "ports"], why, fix);
     let fix = "add the address that the program binds: local = \"192.0.2.1:8080\"";

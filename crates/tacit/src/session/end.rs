@@ -84,10 +84,10 @@ impl fmt::Display for ConnectionEnd {
                 "the TLS peer closed the connection without close_notify, so data may be missing",
             ),
             Self::Broken { socket: BrokenSocket::Clear, error } => {
-                write!(f, "the socket without TLS failed: {error}")
+                write!(f, "cannot read or write the clear-text socket of the connection: {error}")
             }
             Self::Broken { socket: BrokenSocket::Far, error } => {
-                write!(f, "the socket with TLS failed: {error}")
+                write!(f, "cannot read or write the TLS socket of the connection: {error}")
             }
             Self::Session(error) => write!(f, "{error}"),
             Self::Refused(refusal) => write!(f, "{refusal}"),

@@ -59,41 +59,44 @@ pub struct ShowArgs {
     /// What to show
     #[arg(value_enum)]
     what: Display,
-    /// With connections: print all details of the one with this id. With policy: this rule only
+    /// With connections: print all details of the connection with this id. With policy: print only
+    /// the rule with this name
     #[arg(value_name = "ID|RULE")]
     of: Option<String>,
     /// Print as JSON, with all details; docs/schema/ has the schemas
     #[arg(long)]
     json: bool,
-    /// Print tables with all columns and whole cells, wider than the terminal; with ike and sa: all
-    /// facts, one in each line
+    /// Print all columns and do not shorten values, even if lines are wider than the terminal. With
+    /// ike and sa: print all values, one on each line
     #[arg(long)]
     wide: bool,
-    /// With connections: only those of this rule
+    /// With connections: print only the connections of this rule
     #[arg(long, value_name = "NAME")]
     rule: Option<String>,
-    /// With connections: only those from or to this address, network, or address with port
+    /// With connections: print only the connections from or to this address, network, or address
+    /// with port
     #[arg(long, value_name = "ADDRESS")]
     remote: Option<RemoteFilter>,
-    /// With connections: only those of the run with this name
+    /// With connections: print only the connections of the run with this name
     #[arg(long, value_name = "NAME")]
     run: Option<String>,
-    /// With connections: only those in this state
+    /// With connections: print only the connections in this state
     #[arg(long, value_enum)]
     state: Option<StateFilter>,
-    /// With a connection's id: print samples as CSV until it ends
+    /// With the id of a connection: print one line of CSV or, with --interval, a line after each
+    /// interval until the connection ends
     #[arg(long, conflicts_with = "json")]
     csv: bool,
-    /// With costs: what each row stands for
+    /// With costs: print one row for each rule, component, program or connection
     #[arg(long, value_enum, value_name = "WHAT")]
     by: Option<By>,
-    /// With costs: measure for this long [default: since the agent started]; with cpus: measure
-    /// for this long [default: 1s]; with stats: print a record for each such time, until stopped;
-    /// with --csv: time between samples. A number without a unit is in seconds
+    /// With costs and cpus: duration of the measurement [default: since the agent started for
+    /// costs, 1s for cpus]. With stats and --csv: print again after each interval. A number without
+    /// a unit is in seconds
     #[arg(long, value_name = "DURATION", value_parser = wait)]
     interval: Option<Duration>,
-    /// The control socket of the agent [default: that of the shared agent; without one, of the
-    /// only run]
+    /// The control socket of the agent [default: the socket of the shared agent; if that agent does
+    /// not run, the socket of the only run]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
 }
@@ -133,7 +136,7 @@ pub fn run(args: &ShowArgs) -> ExitCode {
     }
 }
 
-/// Checks that the options fit the display.
+/// Checks that the selected display supports the given options.
 fn check(args: &ShowArgs) -> Result<(), &'static str> {
     let is_connections = args.what == Display::Connections;
     let filter = args.filter();
@@ -180,13 +183,13 @@ impl ShowArgs {
         client::ask_typed(&self.path(), request)
     }
 
-    /// The display that the command line names, as the agent answers.
+    /// Requests the selected display from the agent, and formats the answer.
     fn show<T: Table + DeserializeOwned>(&self) -> Result<String, ClientError> {
         let display: T = self.ask(&Request::Show { what: self.what })?;
         Ok(self.printed(&display))
     }
 
-    /// A display as JSON or as text.
+    /// Formats a display as text or, with `--json`, as JSON.
     fn printed(&self, display: &impl Table) -> String {
         if self.json {
             return pretty(&json!(display));
@@ -204,7 +207,7 @@ impl ShowArgs {
         private_agents::for_display(self.control.as_deref())
     }
 
-    /// The filter of the options; `None` if there is no condition.
+    /// Returns the filter for connections; `None` if the command line has no filter option.
     fn filter(&self) -> Option<ConnectionFilter<'_>> {
         let Self { rule, remote, run, state, .. } = self;
         let filter = ConnectionFilter {
@@ -314,7 +317,7 @@ fn show_cpus(args: &ShowArgs) -> ExitCode {
 }
 
 /// Prints the counters of one interval after another, until the reader closes standard output or
-/// the agent ends. With `--json`, each is a line.
+/// the agent ends. With `--json`, prints the counters of each interval on one line.
 fn show_intervals(args: &ShowArgs) -> ExitCode {
     let ask = || args.ask::<StatsDisplay>(&Request::Show { what: Display::Stats });
     let mut before = ask();

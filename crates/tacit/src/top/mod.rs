@@ -70,8 +70,8 @@ pub struct TopArgs {
     /// Print one frame as text and exit
     #[arg(long)]
     once: bool,
-    /// The control socket of the agent [default: that of the shared agent; without one, of the
-    /// only run]
+    /// The control socket of the agent [default: the socket of the shared agent; if that agent does
+    /// not run, the socket of the only run]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
 }

@@ -279,7 +279,7 @@ pub(super) mod tests {
         view.turn_page(1);
         assert_eq!(ids(&mut view, 2), (vec![1], 1, 2));
         view.turn_page(5);
-        assert_eq!(ids(&mut view, 2), (vec![1], 1, 2), "the last page");
+        assert_eq!(ids(&mut view, 2), (vec![1], 1, 2), "there is no page after the last one");
         view.select(1);
         assert_eq!(ids(&mut view, 2), (vec![3, 1], 0, 1));
         view.turn_page(-1);

@@ -94,8 +94,8 @@ fn ftp(table: &TomlTable<'_>, mode: Option<StarttlsMode>) -> Option<FtpOptions> 
     if let (Some(true), Some(StarttlsMode::Optional)) = (implicit, mode)
         && let Some(value) = table.value("implicit")
     {
-        let fix = "remove `mode`; or write two rules with different addresses, and set one of the \
-                   keys in each";
+        let fix = "remove `mode`; or write two rules with different addresses: one rule with \
+                   `implicit`, and one rule with `mode`";
         value.error(
             "`implicit` cannot be combined with mode = \"optional\": with `implicit`, TLS begins \
              at the first byte",

@@ -25,9 +25,9 @@ pub fn set_own(netfilter: &mut Netlink, addresses: &[IpAddr]) -> Result<(), Erro
     commit(netfilter, messages)
 }
 
-/// Changes the namespace's own addresses as one transaction. Those that every run has stay. The
-/// kernel frees removed addresses some time later, and lets the process wait for that that closes a
-/// netlink socket meanwhile; so only what has changed should be removed.
+/// Changes the namespace's own addresses as one transaction. The addresses that every run has do
+/// not change. The kernel frees removed addresses some time later. A process that closes a netlink
+/// socket meanwhile waits until they are free, so callers should remove only what has changed.
 ///
 /// # Errors
 /// The error of the kernel (`ENOENT`: an address of `remove` is not there); then nothing has
@@ -49,7 +49,7 @@ pub(super) fn declarations() -> Vec<NetlinkRequest> {
 }
 
 fn declaration(name: &str, key_type: u32, key_bytes: u32, number: u32) -> NetlinkRequest {
-    let mut message = message("creating the sets of the run's own addresses", NEWSET, CREATE);
+    let mut message = message("creating an nftables set for the run's addresses", NEWSET, CREATE);
     message.text(1, TABLE);
     message.text(2, name);
     message.be32(3, 0);
@@ -61,7 +61,7 @@ fn declaration(name: &str, key_type: u32, key_bytes: u32, number: u32) -> Netlin
 
 fn emptying(name: &'static str) -> NetlinkRequest {
     let mut message =
-        message("emptying the sets of the run's own addresses", DELSETELEM, NLM_F_ACK);
+        message("emptying the nftables set of the run's addresses", DELSETELEM, NLM_F_ACK);
     message.text(1, TABLE);
     message.text(2, name);
     message
@@ -73,10 +73,9 @@ fn elements(addresses: &[IpAddr]) -> Vec<NetlinkRequest> {
 
 /// A change of elements: the name of the step, the message type and its flags.
 type OwnChange = (&'static str, u16, u16);
-const ADDING: OwnChange =
-    ("adding addresses to the sets of the run's own addresses", NEWSETELEM, CREATE);
+const ADDING: OwnChange = ("adding addresses of the run to an nftables set", NEWSETELEM, CREATE);
 const REMOVING: OwnChange =
-    ("removing addresses from the sets of the run's own addresses", DELSETELEM, NLM_F_ACK);
+    ("removing addresses of the run from an nftables set", DELSETELEM, NLM_F_ACK);
 
 fn lists(change: OwnChange, addresses: &[IpAddr]) -> Vec<NetlinkRequest> {
     let (v4, v6): (Vec<_>, Vec<_>) = addresses.iter().partition(|one| one.is_ipv4());

@@ -93,7 +93,10 @@ fn ike_facts(one: &IkeEntry) -> String {
         (true, true) => "a NAT in front of each host",
     });
     let failed = |side: &String| {
-        format!("{failures} times; where to look for the cause: {side}", failures = one.failures)
+        format!(
+            "{failures} failed attempts; where to look for the cause: {side}",
+            failures = one.failures
+        )
     };
     let liveness = one.liveness.map(|live| {
         let waiting =

@@ -1,21 +1,21 @@
-//! Forwards clients to a run (a program under `tacit run`) that listens at an address of another
-//! kernel. The link server on the other kernel (the server with the network) binds a socket to this
-//! address, and accepts the clients.
+//! Connects the clients of a run (a program under `tacit run`) that listens through a link. The
+//! link leads to another kernel, which has a network. The link server there (the *network server*)
+//! binds a socket to the run's listening address, and accepts the clients.
 //!
 //! ```text
-//!   server with network ── Arrived ──> this server      the client's and the local address
-//!                       <── Take ─────                  on a new stream, for the client's bytes
+//!   network server ── Arrived ──> this server      the client's and the local address
+//!                  <── Take ─────                  on a new stream, for the client's bytes
 //!   run <── connection from the client's address ──
 //! ```
 //!
-//! The server with the network may be hostile. So when this server receives `Arrived`, it
-//! immediately counts the client as a socket of the link. This server ignores an `Arrived` message
-//! if the local address in the message does not belong to the bound socket.
+//! This server does not trust the network server. So it counts each client as a socket of the link
+//! when `Arrived` arrives, before it connects the client. It ignores an `Arrived` message if the
+//! local address in the message does not belong to the bound socket.
 //!
-//! Limits: [`ORDERS_MAX`] unanswered orders of the run (to start or stop listening). The key
-//! `sockets` of the link limits the number of clients. This server connects at most [`TAKES_MAX`]
-//! clients to the run at the same time, and waits at most [`TAKE_WAIT_MAX`] for each. Further
-//! `Arrived` messages wait in the stream.
+//! Limits: at most [`ORDERS_MAX`] requests of the run to start or stop listening wait for an
+//! answer. The key `sockets` of the link limits the number of clients. This server connects at most
+//! [`TAKES_MAX`] clients to the run at the same time, and waits at most [`TAKE_WAIT_MAX`] for each.
+//! Further `Arrived` messages wait in the stream.
 
 use std::collections::VecDeque;
 use std::io;
