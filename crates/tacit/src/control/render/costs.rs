@@ -170,8 +170,9 @@ fn sums(costs: &Costs) -> String {
     format!(
         "agent: {} ms of CPU time in {} s on {cpus} CPUs\npercent of one CPU: general {}, engine \
          {}, eligible {} (work that engines could have done, on CPUs without an engine)\n\
-         uncaptured: {} ms ({} %) of CPU time that is not assigned to a rule\naccounting: {} % of \
-         the agent's CPU time, for {} timestamps ({} ns each) and {} clock reads ({} ns each)\n",
+         uncaptured: {} ms ({} %) of CPU time that is not assigned to a rule or to the agent \
+         itself\naccounting: {} % of the agent's CPU time, for {} timestamps ({} ns each) and {} \
+         clock reads ({} ns each)\n",
         figure(agent_cpu_us / 1000.0),
         figure(*interval_s),
         figure(of_one.general),
