@@ -35,7 +35,7 @@ pub struct ProjectionRequest {
     pub engines: Option<u32>,
     /// The factor by which the traffic changes.
     pub scale: f64,
-    /// The CPU time of packets of tunnels if there are engines, divided by that without engines.
+    /// The CPU time of IPsec packets with engines, divided by their CPU time without engines.
     pub packet_factor: f64,
     /// The changes of each rule, in order.
     pub changes: BTreeMap<String, Vec<RuleChange>>,

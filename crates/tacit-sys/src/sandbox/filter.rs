@@ -151,7 +151,7 @@ const THREAD_SETTINGS: &[c_int] =
     clippy::cast_possible_truncation,
     reason = "the kernel reads only 32 bits of an ioctl command"
 )]
-#[allow(clippy::cast_possible_wrap, reason = "the cast keeps all bits")]
+#[allow(clippy::cast_possible_wrap, reason = "the cast to c_int keeps all 32 bits")]
 const SOCKET_QUESTIONS: &[c_int] =
     &[libc::FIONREAD as c_int, libc::TIOCOUTQ as c_int, SIOCOUTQNSD, libc::FIONBIO as c_int];
 

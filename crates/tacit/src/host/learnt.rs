@@ -1,5 +1,6 @@
-//! Stores the DNS names and captured addresses that the helper of `tacit agent --host` has written
-//! to the kernel. If another program removes the names and addresses, the helper writes them again.
+//! Keeps a copy of the DNS names and captured addresses that the helper of `tacit agent --host` has
+//! stored in nftables sets. If another program removes the sets, the helper stores the names and
+//! addresses again.
 //!
 //! Limits: [`NAMED_ADDRESSES_MAX`] addresses, [`NAMES_MAX`] names.
 

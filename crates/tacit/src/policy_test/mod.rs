@@ -153,7 +153,7 @@ struct FlowResult {
     why: Vec<String>,
 }
 
-/// The expected decision; `null` is not compared.
+/// The expected decision. A value is `null` if the test does not check it.
 #[derive(Debug, Serialize)]
 struct ExpectedJson {
     rule: Option<String>,
@@ -165,7 +165,7 @@ struct ExpectedJson {
 struct Found {
     /// The deciding rule; `None` if no rule matches.
     rule: Option<String>,
-    /// The line of that rule in the policy.
+    /// The line of the deciding rule in the policy.
     line: Option<usize>,
     action: &'static str,
 }
@@ -244,7 +244,7 @@ impl FlowResult {
     }
 }
 
-/// The lines of an explanation about the expected rule and the deciding rule.
+/// Explains, line by line, why the decision differs from the expected decision.
 fn why(policy: &Policy, test: &FlowTest, explanation: &Explanation) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(ExpectedRule::Rule { name, .. }) = &test.expectation.rule {
@@ -288,7 +288,7 @@ fn why(policy: &Policy, test: &FlowTest, explanation: &Explanation) -> Vec<Strin
     lines
 }
 
-/// The line of a rule for flows or for links.
+/// Returns the line of the policy on which a rule begins.
 fn line_of(policy: &Policy, name: &str) -> usize {
     let of_links = || policy.link_rules.iter().find(|rule| rule.name == name);
     let position = policy.rule(name).map(|rule| rule.position);

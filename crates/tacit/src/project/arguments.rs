@@ -12,9 +12,9 @@ use tacit_core::policy::{Suite, parse_duration};
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// The longest interval to measure.
 const INTERVAL_MAX: Duration = Duration::from_secs(3600);
-/// The highest factor: beyond it, the measurement does not support a projection.
+/// The highest value of `--scale`. With a higher value, the projection would not be reliable.
 const SCALE_MAX: f64 = 1000.0;
-/// Other factors are errors of a measurement.
+/// The values that `--packet-factor` accepts. Any other value comes from a wrong measurement.
 const PACKET_FACTORS: RangeInclusive<f64> = 0.1..=10.0;
 
 /// Estimate the CPU time that measured traffic would need with other settings
@@ -35,7 +35,8 @@ Examples:
 
 Exit status: 0 success, 1 no result (the message says why), 64 invalid options.")]
 pub struct ProjectArgs {
-    /// Output of `tacit show costs --json`; two files (earlier first) measure the time between them
+    /// File with the output of `tacit show costs --json`; give two files, the earlier first, to use
+    /// only the time between them
     #[arg(long, value_name = "FILE", conflicts_with_all = ["control", "interval"])]
     pub(super) costs: Vec<PathBuf>,
     /// The control socket of the agent to measure [default: as for all commands]
@@ -50,12 +51,12 @@ pub struct ProjectArgs {
     /// The engines are CPUs in addition to those of the machine
     #[arg(long, requires = "engines")]
     pub(super) added: bool,
-    /// CPU time of packets with engines, divided by that without engines; `tacit workload paper
-    /// ipsec` measures it on this machine
+    /// CPU time of a packet with engines, divided by the CPU time without engines; `tacit workload
+    /// paper ipsec --seeds 1` measures this factor on this machine
     #[arg(long, requires = "engines", value_name = "FACTOR", default_value = "1",
           value_parser = packet_factor)]
     pub(super) packet_factor: f64,
-    /// How busy an engine may be, for the number of engines that are needed
+    /// Maximum load of an engine; determines how many engines are needed
     #[arg(long, value_name = "PERCENT", default_value = "80", value_parser = target)]
     pub(super) target: f64,
     /// Cipher suite of all rules with TLS
@@ -95,7 +96,7 @@ impl SuiteArg {
         }
     }
 
-    /// The TLS 1.3 suite with the same AEAD as the suite with this IANA name.
+    /// Takes the IANA name of a cipher suite, and returns the TLS 1.3 suite with the same AEAD.
     pub(super) fn of_name(name: &str) -> Option<Suite> {
         let words = [
             ("AES_128_GCM", Self::Aes128Gcm),

@@ -133,13 +133,13 @@ impl fmt::Display for NotLearnt {
                  answers contain an alias address for each further name"
             ),
             Self::NoAlias => f.write_str(
-                "all alias addresses are in use: set a larger network in `alias-ranges` of \
-                 [agent], and start the run again",
+                "all addresses in `alias-ranges` of [agent] are already assigned to names: set a \
+                 larger network in `alias-ranges`, and start the run again",
             ),
             Self::Reserved => f.write_str(
-                "the resolver returned an address that is reserved for aliases: set other networks \
-                 in `alias-ranges` of [agent], or assign another address to the host with this \
-                 name",
+                "the resolver returned an address in `alias-ranges` of [agent], but these \
+                 addresses are reserved for the agent: set other networks in `alias-ranges`, or \
+                 assign another address to the host with this name",
             ),
         }
     }

@@ -33,8 +33,8 @@
 //! come out of an IPsec tunnel, and the agent has already checked them.
 //!
 //! Each row with "send to the agent" or "hold" has two nftables rules. The second rule rejects the
-//! packet if the agent has no socket for this packet. So a program cannot connect to itself at a
-//! port of the agent.
+//! packet if the agent has no socket for this packet, for example because the agent has ended. Then
+//! the program gets the error "connection refused".
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -1,14 +1,14 @@
-//! Defines the messages of a link, and encodes these messages for UNIX sockets. A link connects a
-//! side without a network to a side with a network.
+//! Defines the messages of a link, and encodes these messages for UNIX sockets. Through a link, a
+//! run (a program under `tacit run`) without a network gets sockets of a side with a network.
 //!
 //! ```text
 //!   agent of a run ── Hello ──────────────> server      the stream stays open until the run ends
 //!                  <────────── Welcome ──
 //!                  ── Open ───────────────> server      a stream of its own for each socket
 //!                  <──── Socket + socket ──             or Failed, Refused; then the stream ends
-//!                  ── Pass + channel ─────> server      like Open, for a program that connects
-//!                  <────────── Passed ──      │         the socket itself
-//!   helper of run <── Answer + socket ────────┘         on the channel
+//!                  ── Pass + channel ─────> server      like Open, but the helper gets the socket
+//!                  <────────── Passed ──      │         identifies the socket
+//!   helper of run <── Answer + socket ────────┘         on the channel from agent to helper
 //! ```
 //!
 //! If connections may outlive their run, the stream of Hello stays open for longer. When the run

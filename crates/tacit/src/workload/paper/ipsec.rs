@@ -456,16 +456,16 @@ fn raw_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
 fn change_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
     let columns = [
         "load",
-        "CPU change %, no zIIP",
-        "CPU change %, no engine",
-        "CPU change %, zIIP",
-        "CPU change %, engine with spill",
-        "CPU change %, engine without spill",
-        "rate change %, no zIIP",
-        "rate change %, no engine",
-        "rate change %, zIIP",
-        "rate change %, engine with spill",
-        "rate change %, engine without spill",
+        "change of CPU time (no zIIP), %",
+        "change of CPU time (no engine), %",
+        "change of CPU time (zIIP), %",
+        "change of CPU time (engine with spill), %",
+        "change of CPU time (engine without spill), %",
+        "change of rate (no zIIP), %",
+        "change of rate (no engine), %",
+        "change of rate (zIIP), %",
+        "change of rate (engine with spill), %",
+        "change of rate (engine without spill), %",
     ];
     let title = "How IPsec changes the rate, and the CPU time on CPUs without engines";
     let mut table = PaperTable::new("change", title, &columns);
@@ -499,9 +499,9 @@ fn extender_table(samples: &CellSamples) -> PaperTable {
         "clear, one CPU",
         "IPsec, engine with spill",
         "IPsec, engine without spill",
-        "change %, no engine",
-        "change %, engine with spill",
-        "change %, engine without spill",
+        "change with IPsec (no engine), %",
+        "change with IPsec (engine with spill), %",
+        "change with IPsec (engine without spill), %",
     ];
     let title = "Interactive sessions over UDP: rates, latencies and CPU times (on CPUs without \
                  engines), and their changes with IPsec";
@@ -526,10 +526,10 @@ fn extender_table(samples: &CellSamples) -> PaperTable {
 fn normalised_table(samples: &CellSamples, loads: [Load; 3], share: NetworkShare) -> PaperTable {
     let columns = [
         "load",
-        "CPU share of networking, %",
-        "CPU change %, no engine",
-        "CPU change %, zIIP",
-        "CPU change %, engine",
+        "share of CPU time for networking, %",
+        "change of CPU time (no engine), %",
+        "change of CPU time (zIIP), %",
+        "change of CPU time (engine), %",
     ];
     let title = "How IPsec changes the total CPU time of a system. Without IPsec, networking uses \
                  the given share of this time";
@@ -558,10 +558,10 @@ fn projection_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
         "eligible CPU time, %",
         "eligible share, %",
         "engines needed",
-        "forecast for one engine, %",
-        "forecast for spill, %",
-        "measured on one engine, %",
-        "measured spill, %",
+        "forecast: CPU time on the engine, %",
+        "forecast: eligible CPU time on other CPUs, %",
+        "measured: CPU time on the engine, %",
+        "measured: eligible CPU time on other CPUs, %",
     ];
     let title = "Eligible CPU time: the CPU time of work that engines could do. Forecasts and \
                  measurements with one engine, in percent of one CPU";

@@ -57,12 +57,11 @@ pub(super) fn measure(stage: &Stage, locks: &LockFiles) -> PaperSheet {
         key: "ztpf",
         title: "z/TPF communications security enhancements",
         method: format!(
-            "10 connections, each of which waits for the reply before its next request; requests \
-             and replies have the same size. Published: OpenSSL 0.9.7 and 1.0.2, TLS 1.0, \
-             AES128-SHA, one CPU for each side. Measured in place of the newer library: tacit with \
-             TLS 1.3 and AES-128-GCM. Measured in place of the older library: {library} in stunnel \
-             with TLS 1.2, AES-128-CBC and HMAC-SHA-1, because tacit contains no older TLS \
-             library. CPUs: {placement}",
+            "10 connections; each connection waits for the reply before it sends the next \
+             request. Requests and replies have the same size. Published: OpenSSL 0.9.7 and 1.0.2, \
+             TLS 1.0, AES128-SHA, one CPU for each side. Measured here: tacit takes the place of \
+             the newer library, with TLS 1.3 and AES-128-GCM. {library} in stunnel takes the place \
+             of the older library, with TLS 1.2, AES-128-CBC and HMAC-SHA-1. CPUs: {placement}",
             placement = if cpus > 1 { "one CPU for each side" } else { "one CPU for both sides" }
         ),
         tables: vec![engine_table(&samples), lock_table(locks)],

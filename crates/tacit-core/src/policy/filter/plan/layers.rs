@@ -1,11 +1,13 @@
-//! Distributes areas (sets of packets whose fields are in certain ranges) over layers, so that no
-//! two areas of one layer overlap. Then divides each layer into groups. The areas of a group
-//! restrict the same fields.
+//! Sorts the areas of filter rules into layers, and divides each layer into groups. An area is a
+//! set of packets whose fields are in certain ranges. The areas of one layer never overlap. The
+//! areas of one group restrict the same fields, so the kernel can search a group with one lookup.
 //!
-//! For each new area, this module searches for earlier areas that overlap with it. Two areas
-//! overlap if their ranges overlap in each field that both areas restrict. If all ranges are single
-//! values, a hash table finds the earlier areas. Otherwise, the search begins with one field: the
-//! field in which the new area overlaps with the fewest earlier areas.
+//! An area goes into the first layer after the layers of all earlier areas that overlap with it. So
+//! the first layer with a matching area contains the first matching rule. Two areas overlap if
+//! their ranges overlap in each field that both areas restrict.
+//!
+//! If all ranges are single values, a hash table finds the earlier areas. Otherwise, the search
+//! begins with the field in which the new area overlaps with the fewest earlier areas.
 
 use std::collections::{BTreeMap, HashMap};
 

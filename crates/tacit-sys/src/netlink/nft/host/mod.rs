@@ -1,5 +1,5 @@
-//! Installs the nftables table for `tacit agent --host`. The table permits or refuses the flows of
-//! all programs of the host, or sends them to the agent.
+//! Installs the nftables table for `tacit agent --host`. The table decides about each flow of the
+//! programs of the host: it permits the flow, refuses the flow, or sends the flow to the agent.
 //!
 //! ```text
 //! table inet tacit                    flags owner, persist if the kernel supports them
@@ -28,13 +28,15 @@
 //!
 //! [`install`] replaces the whole table in one transaction. For a moment after the transaction, the
 //! kernel may not find all elements of the new table. So a second table with the same contents,
-//! `inet tacit-new`, checks all packets too. If the installing process ends, the table remains.
-//! Then the table refuses the flows that it would otherwise send to the agent.
+//! `inet tacit-new`, checks all packets too.
+//!
+//! If the process that installed the table ends, its [`Lifetime`] decides whether the table
+//! remains. A remaining table refuses the flows that it would otherwise send to the agent.
 //!
 //! Limits: [`HOST_RANGES_MAX`] ranges without counters, and the same number with counters;
-//! [`HOST_CHECKS_MAX`] checks of senders; [`NAMED_ADDRESSES_MAX`] addresses of DNS names in policy
-//! rules; [`FLOWS_MAX`] flows in each set. Needs Linux 5.9 with conntrack. Policy rules with
-//! control groups need Linux 5.13.
+//! [`HOST_CHECKS_MAX`] combinations of users, groups and control groups; [`NAMED_ADDRESSES_MAX`]
+//! addresses of DNS names in policy rules; [`FLOWS_MAX`] flows in each set. Needs Linux 5.9 with
+//! conntrack. Policy rules with control groups need Linux 5.13.
 
 mod bounds;
 mod changes;
