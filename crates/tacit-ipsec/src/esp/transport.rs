@@ -12,8 +12,8 @@
 //!
 //! Limits: fragments and packets with options or extension headers are dropped. The policy permits
 //! transport mode only for AH, and for ESP with AES-CBC. ESP with an AEAD cipher, such as AES-GCM,
-//! adds fewer bytes to a packet than an IPv6 header has. So the buffer of a received packet may have
-//! no room for the new IPv6 header. Then the packet is dropped.
+//! adds fewer bytes to a packet than an IPv6 header has. So the buffer of a received packet may
+//! have no room for the new IPv6 header. Then the packet is dropped.
 
 use std::net::IpAddr;
 use std::ops::Range;
