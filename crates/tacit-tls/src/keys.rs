@@ -54,7 +54,7 @@ impl ExpandedKeyCache {
         // INVARIANT: the remainder is less than the length, which fits.
         #[expect(
             clippy::cast_possible_truncation,
-            reason = "the remainder is smaller than the number of slots"
+            reason = "the remainder of a division by the number of slots fits in `usize`"
         )]
         &mut self.slots[(connection % slots) as usize]
     }

@@ -70,8 +70,8 @@ impl IkeFailure {
     /// The peer answers no request.
     pub(crate) fn no_answer(message: &str) -> Self {
         let message = format!(
-            "the peer does not answer {message}: check that the peer runs, that its address and \
-             port are right, and that no firewall drops UDP port 4500"
+            "{message}: check that the peer runs, that its address and port are right, and that \
+             no firewall drops UDP port 4500"
         );
         Self::new("peer-does-not-answer", FailureSide::Network, message)
     }

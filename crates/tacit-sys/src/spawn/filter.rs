@@ -649,7 +649,7 @@ mod tests {
                 assert_eq!(
                     call.identify(&bytes),
                     None,
-                    "call {number} has truncated arguments, so it must not be identified"
+                    "`identify` must return `None`: the arguments of call {number} are truncated"
                 );
             }
             call.identify(&bytes)

@@ -133,8 +133,10 @@ impl Agent {
                 ),
             LimitDisplay::new("host-coverage-sockets", COVERAGE_SOCKETS_MAX)
                 .beyond("the agent does not count further sockets"),
-            LimitDisplay::new("host-cgroups-per-second", cgroups::READ_MAX)
-                .beyond("the agent finds further control groups only in its cache"),
+            LimitDisplay::new("host-cgroups-per-second", cgroups::READ_MAX).beyond(
+                "the agent stops searching for control groups, and uses only the paths in its \
+                 cache",
+            ),
         ]
     }
 
@@ -152,8 +154,8 @@ impl Agent {
                      connections",
                 ),
             LimitDisplay::new("handed-per-worker", crate::engine::HAND_OVER_QUEUE_MAX).beyond(
-                "an engine hands over its next connection only after the data worker takes a \
-                 connection from the queue",
+                "an engine cannot hand over its next connection until the data worker takes one \
+                 from its queue",
             ),
             LimitDisplay::new("traces", TRACES_MAX)
                 .used(self.shared.table.traces().len())

@@ -14,9 +14,10 @@ pub use rights::{OF_LOG, missing_for_files, names_of, with_only};
 use crate::log::Log;
 
 /// What displays show for files if the kernel does not support Landlock.
-pub const NO_LANDLOCK: &str = "not limited: this kernel has no Landlock";
+pub const NO_LANDLOCK: &str = "access to files is not limited: this kernel has no Landlock";
 /// What displays show for system calls if the kernel does not support seccomp filters.
-pub const NO_SECCOMP: &str = "not limited: this kernel does not support seccomp filters";
+pub const NO_SECCOMP: &str =
+    "system calls are not limited: this kernel does not support seccomp filters";
 
 /// Limits the calling thread and the log thread to these files.
 ///

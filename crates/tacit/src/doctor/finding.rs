@@ -22,7 +22,7 @@ impl Presence {
     /// `There` if `condition` is true.
     #[expect(
         clippy::fn_params_excessive_bools,
-        reason = "the function turns a condition into a `Presence`"
+        reason = "the parameter is a condition, which the function converts to a `Presence`"
     )]
     pub(super) fn when(condition: bool) -> Self {
         if condition { Self::There } else { Self::Missing }

@@ -33,8 +33,8 @@ pub(super) fn look() -> Vec<Finding> {
         descriptors(),
         cpus(),
         ktls(),
-        device("vsock", "/dev/vsock", "used for links to virtual machines on this host"),
-        device("TUN", "/dev/net/tun", "used for the IPsec tunnels of runs (rules with `ipsec`)"),
+        device("vsock", "/dev/vsock", "links to virtual machines on this host use vsock"),
+        device("TUN", "/dev/net/tun", "IPsec tunnels of runs (rules with `ipsec`) use TUN devices"),
         cgroups(),
         bridges(),
         sandbox(),
@@ -48,8 +48,9 @@ fn read(path: &str) -> Option<String> {
 
 /// Whether nftables rules leave what a bridge passes on by itself.
 fn bridges() -> Finding {
-    let names = ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"];
-    let is_on = |name: &&str| read(&format!("/proc/sys/net/bridge/{name}")).as_deref() == Some("1");
+    let names = ["net.bridge.bridge-nf-call-iptables", "net.bridge.bridge-nf-call-ip6tables"];
+    let file = |name: &str| format!("/proc/sys/{}", name.replace('.', "/"));
+    let is_on = |name: &&str| read(&file(name)).as_deref() == Some("1");
     let on: Vec<_> = names.into_iter().filter(is_on).collect();
     let note = if on.is_empty() {
         "br_netfilter is off, so `[host] forwarded` can capture traffic of containers on bridges"
@@ -57,8 +58,8 @@ fn bridges() -> Finding {
     } else {
         format!(
             "br_netfilter is on: with `[host] forwarded`, containers cannot use UDP, and \
-             containers on the same bridge cannot connect to each other; set net.bridge.{} to 0",
-            on.join(" and net.bridge.")
+             containers on the same bridge cannot connect to each other; with sysctl, set {} to 0",
+            on.join(" and ")
         )
     };
     Finding::wanted("bridges", Presence::when(on.is_empty()), note)
@@ -164,7 +165,7 @@ fn cpus() -> Finding {
     let use_of_them = if !bound {
         "threads cannot be bound to CPUs: [engine] and `placement` do not work"
     } else if several {
-        "available for engines, and for the placement of programs and workers"
+        "tacit can use these CPUs for engines, and for the placement of programs and workers"
     } else {
         "[engine] and `placement` need more than one CPU"
     };
@@ -195,8 +196,8 @@ fn device(name: &'static str, path: &str, purpose: &str) -> Finding {
 fn cgroups() -> Finding {
     let mounts = read("/proc/self/mounts").unwrap_or_default();
     let has = mounts.lines().any(|line| line.split(' ').nth(2) == Some("cgroup2"));
-    let purpose = "needed by `tacit agent --host` for rules with `cgroup`, `slice` or `unit`";
-    let note = if has { purpose.to_owned() } else { format!("{purpose} (cgroup2 is not mounted)") };
+    let purpose = "`tacit agent --host` needs cgroup2 for rules with `cgroup`, `slice` or `unit`";
+    let note = if has { purpose.to_owned() } else { format!("cgroup2 is not mounted: {purpose}") };
     Finding::wanted("cgroup2", Presence::when(has), note)
 }
 
@@ -212,7 +213,7 @@ fn sandbox() -> Finding {
     };
     let missing = list(false);
     let note = if missing.is_empty() {
-        format!("each agent limits which {} it can use", list(true))
+        format!("each agent limits itself to the {} that it needs", list(true))
     } else {
         format!(
             "this kernel cannot limit which {missing} an agent can use, so agents run without this \

@@ -64,7 +64,7 @@ impl WantedAddresses<'_> {
             return Some("an address of this host".to_owned());
         }
         if policy.agent.aliases.reserves(address) {
-            return Some("in one of the ranges in `alias-ranges`".to_owned());
+            return Some("an address in `alias-ranges`".to_owned());
         }
         if others.contains(&address) {
             return Some("the address that the run has in another tunnel".to_owned());

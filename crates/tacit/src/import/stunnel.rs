@@ -27,7 +27,8 @@ pub(super) struct StunnelArgs {
     /// Import clients that do not check the name in the server's certificate
     #[arg(long)]
     keep_no_name_check: bool,
-    /// Import services that use OCSP, but without OCSP, which tacit does not support
+    /// Import services that use OCSP; the imported rules do not use OCSP, because tacit does not
+    /// support OCSP
     #[arg(long)]
     without_ocsp: bool,
     #[command(flatten)]

@@ -228,7 +228,10 @@ impl Account {
     }
 
     /// Sets whether engines may do the whole relay of the rule.
-    #[expect(clippy::fn_params_excessive_bools, reason = "the function sets a flag")]
+    #[expect(
+        clippy::fn_params_excessive_bools,
+        reason = "the parameter `eligible` is the new value of a flag"
+    )]
     pub fn set_relay_eligible(&self, eligible: bool) {
         self.relay_is_eligible.store(eligible, Ordering::Relaxed);
     }

@@ -81,13 +81,13 @@ impl Answer {
     ) -> Self {
         let mut assume = |text: &str| assumptions.push(text.to_owned());
         assume(
-            "messages keep their measured size. Each process keeps its measured share of the CPU \
-             time that the kernel uses",
+            "the projection assumes that messages keep their measured size, and that each process \
+             keeps its measured share of the kernel's CPU time",
         );
         assume(
-            "CPU time for work that belongs to no rule does not change. CPU time that the agent \
-             cannot assign to any work (uncaptured) changes by the same factor as the assigned CPU \
-             time",
+            "CPU time for work that belongs to no rule does not change. The agent cannot assign \
+             some of its CPU time to any work (row `uncaptured`). This CPU time changes by the \
+             same factor as the agent's other CPU time",
         );
         if question.scale != 1.0 {
             assume(
@@ -104,7 +104,7 @@ impl Answer {
         if question.engines.is_some_and(|engines| engines > 0) && has_packets {
             assume(&format!(
                 "on engines, packets of IPsec tunnels need {factor} times the measured CPU time \
-                 (--packet-factor), because engines process packets in smaller or larger batches",
+                 (--packet-factor), because engines process packets in batches of another size",
                 factor = question.packet_factor
             ));
         }
@@ -216,18 +216,18 @@ impl Answer {
         let Relief { eligible, share, needed, relief, of_each } = self.relief();
         let _ = writeln!(
             out,
-            "engines can take over {eligible:.2} % of one CPU, which is {share:.0} % of the \
-             agent's CPU time; number of engines for this work, if each engine is busy for at most \
-             {target:.0} %: {needed}",
+            "work that engines can take over: {eligible:.2} % of one CPU, or {share:.0} % of the \
+             agent's CPU time; engines needed for this work: {needed}, each at most {target:.0} % \
+             busy",
             target = self.target.percent
         );
         if let (Some(engines), Some(EngineSplit { on_engines, spilled })) = (self.engines, landed) {
             let all = on_engines + spilled;
             let _ = writeln!(
                 out,
-                "engines: {engines}, each with a capacity of {engine_capacity:.1}; of the work \
-                 that engines can take over ({all:.1}), engines do {on_engines:.1}, and other CPUs \
-                 do {spilled:.1}"
+                "engines: {engines}, each with a capacity of {engine_capacity:.1} % of one CPU. \
+                 Of the {all:.1} % that engines can take over, engines do {on_engines:.1} %, and \
+                 other CPUs do {spilled:.1} %"
             );
             if *spilled > 0.0 && engines > 0 {
                 let on_engines_part = on_engines / all;
@@ -251,7 +251,7 @@ impl Answer {
         }
         if self.engines.is_some() {
             let of_each = of_each.map_or_else(String::new, |of_each| {
-                format!("; on each general CPU: {of_each:.2} percentage points")
+                format!("; saved on each general CPU: {of_each:.2} percentage points")
             });
             let _ =
                 writeln!(out, "CPU time saved on general CPUs: {relief:.2} % of one CPU{of_each}");
@@ -468,12 +468,12 @@ mod tests {
         let eligible = PlaceCosts { eligible: 105.17, ..PlaceCosts::default() };
         let text = added(&published(eligible, 8.59), Some(1)).text();
         for line in [
-            "engines can take over 105.17 % of one CPU, which is 92 % of the agent's CPU time; \
-             number of engines for this work, if each engine is busy for at most 100 %: 2",
+            "work that engines can take over: 105.17 % of one CPU, or 92 % of the agent's CPU \
+             time; engines needed for this work: 2, each at most 100 % busy",
             "general CPUs (CPUs without an engine), measured: 2; on average, the agent uses 56.88 \
              % of each general CPU",
-            "engines: 1, each with a capacity of 100.0; of the work that engines can take over \
-             (105.2), engines do 100.0, and other CPUs do 5.2",
+            "engines: 1, each with a capacity of 100.0 % of one CPU. Of the 105.2 % that engines \
+             can take over, engines do 100.0 %, and other CPUs do 5.2 %",
         ] {
             assert!(text.lines().any(|found| found == line), "no line {line:?} in\n{text}");
         }
@@ -510,8 +510,8 @@ mod tests {
             assert!(text.lines().any(|line| row(line) == cells), "no {cells:?} in\n{text}");
         }
         for line in [
-            "engines: 1, each with a capacity of 100.0; of the work that engines can take over \
-             (105.2), engines do 100.0, and other CPUs do 5.2",
+            "engines: 1, each with a capacity of 100.0 % of one CPU. Of the 105.2 % that engines \
+             can take over, engines do 100.0 %, and other CPUs do 5.2 %",
             "         with spill = false, engines would do 95 % of the work that engines can take \
              over",
             "general CPUs (CPUs without an engine), measured: 3; on average, the agent uses 37.92 \

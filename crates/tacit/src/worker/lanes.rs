@@ -7,9 +7,9 @@
 //!                         Lanes ── HandedOver ──> resume, on another thread
 //! ```
 //!
-//! A [`WorkSource`] is, for example, a listening socket. A thread calls `serve` of the
-//! [`WorkSource`], and gets a [`Served`]. To stop serving, the thread calls `stop` or `finish` of
-//! the [`Served`].
+//! A [`WorkSource`] is, for example, a listening socket. A thread begins to serve a source with
+//! `serve`, which returns a [`Served`]. The thread stops with a method of [`Served`]: after `stop`,
+//! accepted connections continue; `finish` ends them.
 //!
 //! A thread can hand a connection over to another thread, for example an engine to a data worker.
 //! The other thread then calls `resume` of its own lanes.

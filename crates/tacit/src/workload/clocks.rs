@@ -87,9 +87,9 @@ pub(super) struct CpuUsage {
     pub(super) seconds: f64,
     /// CPU time of the whole machine, in steps of 10 ms.
     pub(super) machine_ns: u64,
-    /// In the order of [`Clocks::names`].
+    /// The CPU time of each group of processes, in the order of [`Clocks::names`].
     pub(super) components_ns: Vec<u64>,
-    /// One entry for each agent.
+    /// The CPU time by ledger, with one entry for each agent.
     pub(super) ledgers: Vec<LedgerUsage>,
 }
 
@@ -126,7 +126,7 @@ impl Clocks {
         Self { components, agents: Vec::new() }
     }
 
-    /// The names of the components; the client is the first.
+    /// The names of all groups of processes. The first group is the client.
     pub(super) fn names(&self) -> Vec<String> {
         self.components.iter().map(|group| group.name.clone()).collect()
     }
@@ -153,9 +153,10 @@ impl Clocks {
         })
     }
 
-    /// Waits until the measured processes are almost idle, for at most this long.
+    /// Waits until the measured processes are almost idle, but not longer than `at_most`.
     pub(super) fn wait_until_idle(&self, at_most: Duration) -> Result<(), WorkloadError> {
-        /// The share of a CPU that counts as idle, because clocks advance even then.
+        /// Processes that use at most this share of a CPU count as idle, because even idle
+        /// processes use some CPU time.
         const LITTLE: f64 = 0.03;
         let end = Instant::now() + at_most;
         while Instant::now() < end {
@@ -188,7 +189,7 @@ impl Clocks {
 }
 
 impl CpuUsage {
-    /// The sum of all components.
+    /// The CPU time of all groups of processes together.
     pub(super) fn sum_ns(&self) -> u64 {
         self.components_ns.iter().sum()
     }
@@ -219,8 +220,8 @@ impl CpuUsage {
         }
     }
 
-    /// Whether other programs used the machine: the machine's total exceeds the components' by more
-    /// than an eighth, and by more than three clock steps.
+    /// Whether other programs used much CPU time: more than an eighth of the CPU time of the
+    /// measured processes, and more than three steps of the machine's clock.
     pub(super) fn is_disturbed(&self) -> bool {
         let own = self.sum_ns();
         self.machine_ns.saturating_sub(own) > (own / 8).max(3 * cpu::MACHINE_STEP_NS)

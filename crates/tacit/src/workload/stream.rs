@@ -216,7 +216,7 @@ impl Connection {
             let part = usize::try_from(length)
                 .ok()
                 .and_then(|part| self.block.get_mut(..part))
-                .ok_or(WorkloadError::Mixed("a block is too long"))?;
+                .ok_or(WorkloadError::Mixed("the server announced a block that is too long"))?;
             if part.is_empty() {
                 break;
             }

@@ -248,7 +248,9 @@ impl IkeConnection {
             opening.is_exhausted = true;
             opening.answers.close();
         } else if is_due || is_over {
-            let silent = || IkeFailure::no_answer("the first request (IKE_SA_INIT)");
+            let silent = || {
+                IkeFailure::no_answer("the peer does not answer the first request (IKE_SA_INIT)")
+            };
             return Err(opening.take_refusal().unwrap_or_else(silent));
         }
         Ok(opening)

@@ -62,11 +62,14 @@ impl IkeConnection {
                 // The peer has forgotten the IKE SA, or will notice that this side has.
                 None if is_ending => self.end_sa(now, spi, None),
                 None if self.is_attempting() => {
-                    self.give_up_attempt(IkeFailure::no_answer("the AUTH request"));
+                    self.give_up_attempt(IkeFailure::no_answer(
+                        "the peer does not answer the AUTH request",
+                    ));
                 }
                 None => {
-                    let failure =
-                        IkeFailure::no_answer("the requests that tacit sent over the IKE SA");
+                    let failure = IkeFailure::no_answer(
+                        "the peer does not answer tacit's requests over the IKE SA",
+                    );
                     self.end_sa(now, spi, Some(failure));
                 }
             }
@@ -117,7 +120,7 @@ impl IkeConnection {
         match state {
             SaState::Opening => {
                 let failure = IkeFailure::no_answer(
-                    "tacit's IKE_SA_INIT response (the peer has sent no IKE_AUTH request)",
+                    "the peer has sent no IKE_AUTH request after tacit's IKE_SA_INIT response",
                 );
                 self.end_sa(now, spi, Some(failure));
             }

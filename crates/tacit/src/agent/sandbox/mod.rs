@@ -164,8 +164,8 @@ impl Sandbox {
             Files::Within(reachable) => reachable.text.clone(),
             Files::AllKernel => confine::NO_LANDLOCK.to_owned(),
             Files::AllForPrograms => {
-                "not limited: a rule with `listen` selects clients by `program`, so the agent must \
-                 read /proc to find the program of each client"
+                "access to files is not limited: a rule with `listen` selects clients by \
+                 `program`, so the agent must read /proc to find the program of each client"
                     .to_owned()
             }
         };

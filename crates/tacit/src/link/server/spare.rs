@@ -1,7 +1,7 @@
-//! Opens TCP sockets of a link server in advance, one for each IP version. At the next request of a
-//! program, the server passes this socket to the run's helper immediately. While the helper
-//! connects the socket, the server opens the next one. So the program waits less. When a run ends,
-//! the server closes the unused sockets.
+//! Opens TCP sockets of a link server in advance, so that programs wait less. The server keeps at
+//! most one unused socket for each IP version. When a program requests a socket, the server passes
+//! the unused socket to the run's helper immediately. While the helper connects this socket, the
+//! server opens another one. When a run ends, the server closes the unused sockets.
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;

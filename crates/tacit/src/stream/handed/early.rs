@@ -1,5 +1,6 @@
-//! Stores early reports: the kernel reports the end of a socket before the helper reports the start
-//! of its connection. Without these reports, the connection would stay in the table after its end.
+//! Stores *early reports* of the kernel. For each connection, the helper reports the start, and the
+//! kernel reports the end of the socket. If the report of the kernel arrives first, it is early. If
+//! the agent ignored early reports, it would record an ended connection as open.
 //!
 //! Each socket has a number, its *cookie*. If the agent opens a socket for a program, the agent
 //! knows the cookie at once. If the server of a link opens the socket, the report of the kernel may

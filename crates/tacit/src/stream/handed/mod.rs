@@ -12,9 +12,9 @@
 //! program has closed its socket. So the agent gets the byte counters from the kernel
 //! (`sock_diag`).
 //!
-//! Limits: at most `judge::PENDING_MAX` sockets wait for a result from the helper. At most
-//! `early::UNKNOWN_MAX` reports of destroyed sockets are stored that the agent cannot assign to a
-//! connection yet.
+//! Limits: at most `judge::PENDING_MAX` sockets wait for a result from the helper. The kernel may
+//! report a destroyed socket before the agent knows the connection of this socket. The agent stores
+//! at most `early::UNKNOWN_MAX` of these reports.
 
 mod early;
 mod judge;

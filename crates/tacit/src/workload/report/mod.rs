@@ -52,8 +52,8 @@ pub(super) struct OutputArgs {
 }
 
 impl OutputArgs {
-    /// The agents whose sockets are sampled. They are sampled only for charts, because sampling
-    /// uses CPU time.
+    /// The agents whose sockets are sampled. The client samples sockets only for charts, because
+    /// sampling uses CPU time.
     pub(super) fn watched(&self) -> Vec<Agent> {
         if self.html.is_some() { self.clocks.ledger_of.clone() } else { Vec::new() }
     }

@@ -478,7 +478,7 @@ impl Rules {
             let verdict = [family_is, Transport(protocol), to_addresses, to_ports, verdict];
             self.list.push(rule_in(
                 chain,
-                "adding the nft rule that looks up the destination",
+                "adding the nft rule that looks up the destination in a verdict map",
                 &verdict,
             ));
         }
@@ -525,7 +525,11 @@ impl Rules {
                     Some(Host(ToSection(number))),
                 ];
                 let checks: Vec<_> = checks.into_iter().flatten().collect();
-                self.push(chain, "adding the nft rule that looks up the sender", &checks);
+                self.push(
+                    chain,
+                    "adding the nft rule that checks the sender (user, group or control group)",
+                    &checks,
+                );
             }
         }
         let rest = match table.others {

@@ -147,9 +147,7 @@ fn a_section_is_reached_only_by_its_senders() {
     let sealed: Vec<_> = all.iter().map(|message| (message.step, sealed(message))).collect();
     let jumps: Vec<_> = sealed
         .iter()
-        .filter(|(step, message)| {
-            step.contains("looks up the sender") && holds(message, b"output\0")
-        })
+        .filter(|(step, message)| step.contains("checks the sender") && holds(message, b"output\0"))
         .collect();
     assert_eq!(jumps.len(), 2, "no check, no sender");
     assert!(holds(&jumps[0].1, &1000_u32.to_ne_bytes()) && holds(&jumps[0].1, b"section_0\0"));
