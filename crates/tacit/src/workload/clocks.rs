@@ -26,8 +26,9 @@ pub(super) struct ClocksArgs {
     /// Also measure the CPU time of this process and its children; may be repeated
     #[arg(long, value_name = "PID|NAME=PID")]
     pub(super) cpu_of: Vec<NamedProcess>,
-    /// Also measure the CPU time of this agent, by component of its ledger. Give the agent's
-    /// control socket, or the process id of the `tacit run` that started it; may be repeated
+    /// Also measure the CPU time of each component of this agent, such as handshakes. Give the
+    /// agent's control socket, or the process id of the `tacit run` that started the agent; may be
+    /// repeated
     #[arg(long, value_name = "NAME=SOCKET|NAME=PID")]
     pub(super) ledger_of: Vec<Agent>,
 }

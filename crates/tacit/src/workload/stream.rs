@@ -191,7 +191,9 @@ impl Connection {
         }
         match self.number()? {
             arrived if arrived == sent => Ok(sent),
-            _ => Err(WorkloadError::Mixed("the server received a different number of bytes")),
+            _ => Err(WorkloadError::Mixed(
+                "the server received a different number of bytes than the client sent",
+            )),
         }
     }
 
@@ -229,7 +231,9 @@ impl Connection {
         }
         match amount {
             Amount::Bytes(bytes) if bytes != received && !failed.load(Ordering::Relaxed) => {
-                Err(WorkloadError::Mixed("the server sent a different number of bytes"))
+                Err(WorkloadError::Mixed(
+                    "the server sent a different number of bytes than the client requested",
+                ))
             }
             _ => Ok(received),
         }

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! output       decides about the packets of programs, by sender and destination
-//!   marked     accepts the agent's own packets, and SYNs that the agent releases
+//!   marked     accepts the agent's own packets, and SYNs that the agent has released
 //!   headers    drops packets with a source route
 //!   noted      captures packets of connections that are already captured
 //! forwarded    receives packets from the interfaces of containers
@@ -18,6 +18,8 @@
 //! input        refuses packets to captured ports that `clients` has missed (see `input.rs`)
 //! postrouting  drops captured packets that would leave the host
 //! ```
+//!
+//! The agent releases a held SYN after it has connected to the destination.
 //!
 //! The decisions `capture`, `refuse` and `prohibit` apply only to connections that programs have
 //! opened, and not to answers to clients. Connection tracking shows which side has opened a
