@@ -46,13 +46,13 @@ const POLICY_SCHEMA: &str = include_str!("../../../docs/schema/policy.json");
 struct CheckReport {
     /// Whether the policy can be installed.
     ok: bool,
-    /// The number of its rules; none if it has errors.
+    /// The number of rules in the policy; `None` if the policy has errors.
     rules: Option<usize>,
-    /// The files that it includes.
+    /// The files that the policy includes.
     included: Vec<String>,
     /// Errors and warnings.
     findings: Vec<Diagnostic>,
-    /// Files that programs of runs can see for a moment after they have been replaced.
+    /// Hidden files. When a file is replaced, programs can read the new file for a moment.
     exposed_when_replaced: Vec<String>,
 }
 
@@ -113,7 +113,7 @@ impl CheckReport {
         }
     }
 
-    /// The text for a policy without errors, apart from the warnings.
+    /// The text of the report on a policy without errors. The text does not contain `findings`.
     fn text(&self, rules: usize) -> String {
         let mut text = format!("policy OK, {rules} rule{}\n", if rules == 1 { "" } else { "s" });
         for file in &self.included {
@@ -134,13 +134,13 @@ impl CheckReport {
     }
 }
 
-/// All rules, also those for packets and those of links.
+/// Counts all rules of the policy, including filter rules and rules of links.
 const fn count_rules(policy: &Policy) -> usize {
     policy.rules.len() + policy.filters.len() + policy.link_rules.len()
 }
 
-/// Adds what a policy that captures a host would do to this one, and what it needs from it; and the
-/// programs with the rights of the agent's user.
+/// Adds warnings about programs that run as the user of the agent. If the policy captures this
+/// host, also adds errors and warnings about the host.
 fn with_host_findings(policy: &Policy, mut findings: Vec<Diagnostic>) -> Vec<Diagnostic> {
     findings.extend(activation_warnings(policy));
     if policy.host.is_some() {
@@ -166,8 +166,12 @@ fn activation_warnings(policy: &Policy) -> Vec<Diagnostic> {
     of_agent.map(warning).collect()
 }
 
-/// The files that programs of runs can see for a moment after they have been replaced. A policy for
-/// a captured host has runs if a rule names one.
+/// Lists the files that tacit hides one by one from programs under `tacit run`. When such a file is
+/// replaced, programs can read the new file for a moment.
+///
+/// The list is empty if the policy has no rule for runs. In a policy that captures a host, only
+/// rules with `run` are for runs. In other policies, all rules are for runs, except forwarding
+/// rules.
 fn exposed(policy: &Policy, file: &Path) -> Vec<String> {
     let has_runs = policy.rules.iter().any(|rule| match policy.host {
         Some(_) => !rule.selectors.run.is_empty(),

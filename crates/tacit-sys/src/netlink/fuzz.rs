@@ -86,7 +86,10 @@ fn ask(choice: u8, netlink: &mut Netlink, datagram: &[u8]) -> Result<(), Error> 
         }
         5 => {
             let copied: usize = nflog::packets(datagram).map(|copied| copied.packet.len()).sum();
-            assert!(copied <= datagram.len(), "the packets have more bytes than the datagram");
+            assert!(
+                copied <= datagram.len(),
+                "the parser returned packets with more bytes than the datagram has"
+            );
             Ok(())
         }
         _ => {

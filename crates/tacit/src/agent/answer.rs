@@ -402,7 +402,7 @@ impl Agent {
         let event = Event::new("restart-failed").field("reason", &reason);
         self.shared.log.error(event.field("next", "this agent continues to serve"));
         let text = format!(
-            "no new agent serves, and the running agent continues with its own policy: {reason}"
+            "cannot start a new agent, so this agent continues to serve with its policy: {reason}"
         );
         self.restarting.fail(&with_fix(&text, "correct the cause, and run `tacit restart` again"));
     }

@@ -49,9 +49,9 @@ pub(super) struct TlsArgs {
 /// The source of the policy of a run.
 #[derive(Debug)]
 pub(super) enum PolicySource {
-    /// A policy file, for a private agent.
+    /// A policy file. The run gets an agent of its own.
     File(PathBuf),
-    /// The options of `--tls`, for a private agent.
+    /// The options of `--tls`. The run gets an agent of its own.
     Options,
     /// The policy of the running agent at this socket.
     Agent(PathBuf),
@@ -62,9 +62,9 @@ pub(super) enum PolicySource {
 pub enum OptionsError {
     /// A file cannot be read.
     Unreadable(&'static str, PathBuf, io::Error),
-    /// The name of a file cannot be written in a policy.
+    /// A policy cannot contain this file name: it is not UTF-8 or has control characters.
     NotText(&'static str, PathBuf),
-    /// `--ca system` together with files.
+    /// The command line contains both `--ca system` and `--ca FILE`.
     SystemAndFiles,
 }
 
@@ -126,8 +126,8 @@ impl TlsArgs {
     }
 }
 
-/// Writes the policy to the directory of the run, where a reload and the agent's successor find it;
-/// returns its path.
+/// Writes the policy to a file in the directory of the run, and returns the path of the file. A
+/// reload and the agent's successor read this file.
 pub(super) fn write(text: &str, directory: &Path) -> io::Result<PathBuf> {
     let path = directory.join(FILE);
     let mut file =

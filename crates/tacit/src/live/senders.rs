@@ -28,8 +28,8 @@ fn of_host_rule(rule: &Rule) -> Vec<Diagnostic> {
             "rule `{}` refers to the control group `{path}`, which does not exist",
             rule.name
         );
-        let fix = "check the path; this rule matches programs of this control group only when the \
-                   group exists";
+        let fix = "correct the path, or create the control group: the rule then applies to its \
+                   programs within a second";
         Diagnostic::warning(MessageId("no-such-cgroup"), rule.position, message).with_fix(fix)
     });
     let unknown = unknown_names(rule).into_iter().map(|message| {

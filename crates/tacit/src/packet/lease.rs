@@ -1,7 +1,10 @@
-//! Defines [`TunLease`]. The agent holds this lease as long as it uses the TUN device of a run (a
-//! program under `tacit run`). If the agent cannot use the device, it drops the lease and closes
-//! the device. The kernel then removes the device, so the run needs another one. With
-//! [`TunLeaseWatch`], the agent finds out whether the lease is held.
+//! Defines [`TunLease`], which shows whether a thread still reads the TUN device of a program under
+//! `tacit run`.
+//!
+//! The thread holds the lease while it uses the device. If the thread cannot use the device, it
+//! drops the lease and closes the device. The kernel then removes the device. With
+//! [`TunLeaseWatch`], other threads find out that the lease was dropped, and that the program needs
+//! a new device.
 
 use std::sync::{Arc, Weak};
 

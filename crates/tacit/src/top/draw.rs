@@ -34,7 +34,7 @@ const HELP: &[&str] = &[
     "",
     "general   work that engines cannot do; CPUs without an engine did this work",
     "engine    work that engines did",
-    "eligible  work that engines could have done, on CPUs without an engine",
+    "eligible  work that engines could have done, but that other CPUs did",
     "",
     "US/CONN   CPU time of a rule per opened connection, in microseconds",
     "US/MSG    microseconds to receive, decrypt, encrypt and send a message",

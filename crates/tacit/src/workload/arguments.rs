@@ -16,7 +16,7 @@ use super::socket::resolve;
 /// The options of every client.
 #[derive(Clone, Debug, Args)]
 pub(super) struct ClientArgs {
-    /// The address to connect to: the server's, or that of the proxy in front of it
+    /// The address of the server, or of the proxy in front of the server
     #[arg(long, value_name = "HOST:PORT|unix:PATH")]
     pub(super) connect: String,
     /// Retry the first connection for this long [default: fail at the first refusal]

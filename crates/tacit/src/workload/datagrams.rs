@@ -55,14 +55,14 @@ struct DatagramClientArgs {
     /// Number of sockets; each has one request at a time
     #[arg(long, value_name = "N", default_value = "10", value_parser = count(THREADS_MAX))]
     connections: usize,
-    /// Size of each request and of each reply, at least 8
+    /// Size of each request and of each reply: at least 8 bytes
     #[arg(long, value_name = "BYTES", default_value = "100",
           value_parser = bytes(DATAGRAM_BYTES_MAX))]
     bytes: u64,
     /// Duration of the measurement
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     seconds: Duration,
-    /// Retry the first request for this long [default: 30s]
+    /// Retry the first request for this long [default: 30s, or until the first refusal]
     #[arg(long, value_name = "TIME", value_parser = time)]
     wait: Option<Duration>,
     #[command(flatten)]
@@ -80,13 +80,13 @@ struct DatagramServerArgs {
     listen: SocketAddr,
 }
 
-/// The longest datagram that a path without fragments usually passes.
+/// The maximum length of a datagram. Networks usually transmit this length without fragmentation.
 const DATAGRAM_BYTES_MAX: u64 = 1_200;
 /// The length of the number at the beginning of a datagram.
 const NUMBER_BYTES: usize = size_of::<u64>();
 /// How long a reply may take before the request is sent again.
 const LOSS_TIME: Duration = Duration::from_millis(200);
-/// The load before the measurement.
+/// How long the client exchanges datagrams before the measurement begins.
 const WARM_UP: Duration = Duration::from_millis(500);
 
 pub(super) fn run(args: &DatagramArgs) -> Result<(), WorkloadError> {
@@ -135,7 +135,7 @@ struct Results {
     latency: Histogram,
 }
 
-/// One socket.
+/// A socket of the client, and the request that the client sends on this socket.
 struct DatagramPeer {
     socket: UdpSocket,
     to: SocketAddr,
@@ -175,7 +175,8 @@ impl DatagramPeer {
         Ok(Self { socket, to, on_refusal: OnRefusal::Retry, request, reply, number: 0 })
     }
 
-    /// Sends the first request. Without a time to wait, the first refusal is an error.
+    /// Sends the first request until its reply arrives. If `wait` is `None`, an ICMP error
+    /// "connection refused" ends the client. Otherwise, the client sends the request again.
     fn begin(&mut self, wait: Option<Duration>) -> Result<(), WorkloadError> {
         if wait.is_none() {
             self.on_refusal = OnRefusal::End;
@@ -185,7 +186,7 @@ impl DatagramPeer {
         Ok(())
     }
 
-    /// Sends a request until its reply arrives. Returns how often it was lost.
+    /// Sends a request until its reply arrives. Returns how many attempts had no reply.
     fn exchange(&mut self, patience: Duration) -> Result<u64, WorkloadError> {
         let broken = |error| WorkloadError::Broken("an exchange", error);
         self.number += 1;

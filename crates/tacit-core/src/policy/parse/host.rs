@@ -100,7 +100,7 @@ fn classes(value: &TomlValue<'_>) -> Option<BTreeMap<String, u8>> {
         let class = TomlValue { name: "classes", ..class };
         if !is_interface_except_lo(name) || name.is_empty() {
             let message = format!(
-                "`{}` is not the name of an interface that can have a class",
+                "`{}` is not the name of an interface that can be in `classes`",
                 name.escape_debug()
             );
             let fix = "write the name of an interface, as `ip link` shows it: \"eth0\"";

@@ -169,7 +169,7 @@ fn sums(costs: &Costs) -> String {
         costs;
     format!(
         "agent: {} ms of CPU time in {} s on {cpus} CPUs\npercent of one CPU: general {}, engine \
-         {}, eligible {} (work that engines could have done, on CPUs without an engine)\n\
+         {}, eligible {} (work that engines could have done, but that other CPUs did)\n\
          uncaptured: {} ms ({} %) of CPU time that is not assigned to a rule or to the agent \
          itself\naccounting: {} % of the agent's CPU time, for {} timestamps ({} ns each) and {} \
          clock reads ({} ns each)\n",

@@ -251,9 +251,10 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
                  from a sparse file to /dev/null. The other measurement transfers three streams of \
                  100 MB at the same time. Published: z10 EC, TCP/IP for VSE and LFP (Linux Fast \
                  Path) under z/VM. Measured: a program in a network namespace, and a server of the \
-                 host. They are connected by a TCP/IP stack in user space (slirp4netns, pasta), by \
-                 a veth pair, or by tacit (relay, handed, link over a UNIX socket, link over TLS \
-                 on TCP). CPU time is that of client, server and all processes between them"
+                 host. A TCP/IP stack in user space (slirp4netns, pasta), a veth pair, or tacit \
+                 (relay, handed, link over a UNIX socket, link over TLS on TCP) connects the \
+                 program to the server. The CPU time is the sum for the client, the server and \
+                 all processes between them"
             .to_owned(),
         tables: vec![
             table(samples, "rate", "Rate", RATE, 0, "MB/s"),
@@ -315,7 +316,7 @@ fn table(
 fn difference(samples: &CellSamples) -> PaperTable {
     let columns = [
         "transfer",
-        "LFP: rate gain",
+        "LFP: faster by",
         "LFP: CPU saved",
         "rate: relay / slirp4netns",
         "CPU time: relay / slirp4netns",
