@@ -277,7 +277,7 @@ fn curve(key: &SubjectPublicKeyInfo<'_>) -> String {
         Some("1.3.132.0.34") => "P-384".to_owned(),
         Some("1.3.132.0.35") => "P-521".to_owned(),
         Some(other) => printable(other),
-        None => "with an unknown curve".to_owned(),
+        None => "(unknown curve)".to_owned(),
     }
 }
 

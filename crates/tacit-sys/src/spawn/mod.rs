@@ -413,7 +413,7 @@ impl Report {
     fn not_hidden(&self, hidden: &[CString]) -> String {
         let path = match hidden.get(self.index) {
             Some(path) => path.to_string_lossy(),
-            None => "the files that later replace hidden files".into(),
+            None => "files that will replace a hidden file".into(),
         };
         format!("{path}: {}", self.error)
     }

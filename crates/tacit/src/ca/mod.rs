@@ -47,7 +47,8 @@ pub const CA_DAYS: u32 = 3_650;
 /// load a renewed one without a restart.
 pub const LEAF_DAYS: u32 = 90;
 
-/// Certificates become valid this long before their creation, for peers whose clocks are slow.
+/// The validity of a certificate begins one hour before its creation, so that peers with slow
+/// clocks accept the certificate.
 const BACKDATE: Duration = Duration::from_secs(3_600);
 
 const DAY_SECONDS: u64 = 86_400;
@@ -295,7 +296,7 @@ impl Ca {
         Ok(Self { certificate, issuer })
     }
 
-    /// Refuses a lifetime that ends after that of the CA.
+    /// Rejects the lifetime of a certificate that would expire after its CA.
     fn check_outlives(&self, now: SystemTime, leaf_days: u32) -> Result<(), CaError> {
         if unix_seconds(now + days(leaf_days)) <= self.certificate.facts.not_after {
             return Ok(());
@@ -350,7 +351,8 @@ impl LeafPaths {
     }
 }
 
-/// The lines for a policy with the new certificate: the identity, and a line for each kind of rule.
+/// Returns the lines to add to a policy: the new certificate as an identity, and a line `tls` for
+/// each kind of rule.
 fn policy_lines(name: &LeafName, cert: &Path, key: &Path, made: &Certificate) -> String {
     let word = name.bare_key();
     let mut text = format!(
@@ -375,13 +377,14 @@ fn policy_lines(name: &LeafName, cert: &Path, key: &Path, made: &Certificate) ->
     text
 }
 
-/// The line `tls` for a rule with these keys. The text between two such lines says where each
-/// belongs; a policy with both in one rule would be an error.
+/// Returns the line `tls` for a rule that has `keys`. The text before the line names `keys`,
+/// because one rule cannot contain two `tls` lines.
 fn rule_line(keys: &str, tls: &str) -> String {
     format!("in a rule with {keys}, add\n\n    tls = {{ {tls} }}\n\n")
 }
 
-/// ` --dir DIR`, unless it is the default, for the command to run next.
+/// Returns the option ` --dir DIR` for the next command. Returns an empty text for the default
+/// directory.
 fn shown_directory(dir: &Path) -> String {
     if dir == Path::new(".") { String::new() } else { format!(" --dir {}", dir.display()) }
 }

@@ -217,7 +217,8 @@ impl Origin {
         let started =
             spawn::spawn(command, &inside).map_err(|error| RunError::Start(program, error))?;
         for path in &started.not_hidden {
-            warn(MessageId("not-hidden"), format_args!("cannot hide {path} from the program"));
+            let text = format_args!("cannot hide files from the program: {path}");
+            warn(MessageId("not-hidden"), text);
         }
         Ok(StartedProgram { child: started.child, mounts: started.mounts, files })
     }

@@ -47,7 +47,7 @@ const INTERVAL_MIN: Duration = Duration::from_millis(200);
 const INTERVAL_MAX: Duration = Duration::from_secs(60);
 /// The longest time until a key or a signal is handled.
 const KEYS_TIME: Duration = Duration::from_millis(100);
-/// The size of a frame without a terminal.
+/// The size of the frame that `tacit top --once` prints.
 const ONCE_SIZE: Size = Size { columns: 80, lines: 24 };
 
 /// Display the activity and the CPU time of a running agent, continuously
@@ -188,7 +188,7 @@ fn frames(
     }
 }
 
-/// The next step after a key.
+/// What `tacit top` does after a key: draw the next frame, or end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Frame,

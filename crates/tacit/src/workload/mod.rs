@@ -81,9 +81,9 @@ enum Mode {
     Stream(RoleArgs<stream::StreamArgs>),
     /// Open connections, exchange one request on each, and close them
     Connect(RoleArgs<connect::ConnectArgs>),
-    /// Open connections, keep them open, and measure the CPU time of each further one
+    /// Open connections, keep them open, and measure the CPU time of each new connection
     Ramp(RoleArgs<ramp::RampArgs>),
-    /// Start thousands of connections, then stop them
+    /// Open thousands of connections, then close them
     StartStop(RoleArgs<start_stop::StartStopArgs>),
     /// Repeat the measurements of published papers, and print their tables
     Paper(paper::PaperArgs),

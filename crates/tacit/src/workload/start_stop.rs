@@ -22,7 +22,7 @@ use super::report::Report;
 use super::socket::{Stream, allow_descriptors, resolve};
 use super::watch::{Done, Watch, WatchedConnections};
 
-/// Start thousands of connections, then stop them
+/// Open thousands of connections, then close them
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

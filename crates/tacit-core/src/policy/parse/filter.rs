@@ -251,7 +251,7 @@ fn is_sound(table: &TomlTable<'_>, rule: &FilterRule) -> bool {
     let mut is_sound = true;
     let mut needs = |keys: &[&'static str], is_met: bool, what: &str, fix: &str| {
         for value in keys.iter().filter_map(|key| table.value(key)).filter(|_| !is_met) {
-            let message = format!("`{key}` {what}", key = value.name);
+            let message = format!("`{key}` does not work in this rule: {what}", key = value.name);
             table.report.error(MessageId("conflicting-keys"), &value.name_at, message, fix);
             is_sound = false;
         }
@@ -259,27 +259,32 @@ fn is_sound(table: &TomlTable<'_>, rule: &FilterRule) -> bool {
     needs(
         &["local-ports", "remote-ports"],
         of(&WITH_PORTS),
-        "works only with a protocol that has ports",
+        "the rule matches protocols that have no ports",
         "set protocol = \"tcp\", \"udp\", \"sctp\", \"dccp\" or \"udplite\"",
     );
     needs(
         &["icmp-type", "icmp-code"],
         of(&[ICMP, ICMPV6]),
-        "needs ICMP",
+        "the rule matches protocols other than ICMP",
         "set protocol = \"icmp\" or \"icmpv6\"",
     );
-    needs(&["opened-by"], of(&[TCP]), "needs TCP", "set protocol = \"tcp\"");
+    needs(
+        &["opened-by"],
+        of(&[TCP]),
+        "the rule matches protocols other than TCP",
+        "set protocol = \"tcp\"",
+    );
     let keys = ["local-ports", "remote-ports", "icmp-type", "icmp-code", "opened-by", "routing"];
     needs(
         &keys,
         !is_fragments,
-        "works only with unfragmented packets",
+        "tacit supports this key only for unfragmented packets",
         "remove the key, or remove `fragments`",
     );
     needs(
         &["discard"],
         !is_fragments || rule.verdict == FilterVerdict::Deny(Discard::Silent),
-        "works only with unfragmented packets, because the kernel sends no error for a fragment",
+        "the kernel sends no ICMP error or TCP reset in reply to a fragment",
         "remove the key, or remove `fragments`",
     );
     is_sound
@@ -311,8 +316,9 @@ pub(super) fn check(
         if !host.forwarded.is_empty() && filter.selectors.routing != Routing::Local {
             let at = value.at_key("routing");
             let message = format!(
-                "rule `{}` cannot filter the forwarded packets of the interfaces that `forwarded` \
-                 in [host] lists: tacit captures the flows of these interfaces instead",
+                "rule `{}` cannot filter forwarded packets, because [host] contains `forwarded`: \
+                 tacit captures the flows that the host forwards from the interfaces in \
+                 `forwarded`",
                 filter.name
             );
             let fix = "remove `routing` from the rule, or remove `forwarded` from [host]";

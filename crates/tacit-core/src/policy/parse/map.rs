@@ -85,8 +85,7 @@ fn outcome(table: &TomlTable<'_>) -> Option<MapOutcome> {
         }
     };
     if let (Some(MapOutcome::Name(_)), Some(warn)) = (&outcome, table.value("warn")) {
-        let fix = "remove the key: in an entry with `deny = true`, `warn` makes tacit log the \
-                   matching clients instead of denying them";
+        let fix = "remove `warn`, which is only for entries with `deny = true`";
         table.report.error(
             MessageId("conflicting-keys"),
             &warn.name_at,

@@ -348,8 +348,9 @@ fn cpu_time(page: &mut Page, costs: &Costs) {
     let mut cells = page.family(
         "tacit_cpu_seconds_total",
         Kind::Counter,
-        "CPU time by rule and component. If an engine could have done the work, but the work ran \
-         on a CPU without an engine, the label `place` has the value `eligible`.",
+        "CPU time by rule, component and place. The places: `engine` (a CPU with an engine), \
+         `eligible` (another CPU, but an engine could have done the work) and `general` (all \
+         other work).",
     );
     for rule in &costs.rules {
         let name = name(rule);

@@ -53,7 +53,7 @@ enum HookError {
     Read(io::Error),
     State(StateError),
     SystemCall(&'static str, io::Error),
-    /// The launcher failed, for this reason.
+    /// The launcher failed. The text is the reason.
     Launcher(String),
 }
 
@@ -93,9 +93,9 @@ impl fmt::Display for HookError {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum HookOutcome {
-    /// The namespace is captured.
+    /// The traffic of the container is captured.
     Captured,
-    /// It is not, for this reason.
+    /// The traffic of the container is not captured. The text is the reason.
     Failed(String),
 }
 
@@ -127,8 +127,8 @@ fn try_hook(args: &OciHookArgs) -> Result<(), HookError> {
     }
 }
 
-/// The launcher: reports the outcome, and stays until the container's process has ended. Returns
-/// its exit status, which no process reads.
+/// Runs the launcher, which reports the outcome to the hook, and stays until the container's
+/// process has ended. No process reads the exit status that this function returns.
 fn launch(outcome: &UnixStream, agent: &Path, pid: u32, name: String) -> u8 {
     match protect(outcome, agent, pid, name) {
         // If the hook was killed, the runtime does not start the container.

@@ -77,7 +77,8 @@ fn make_directory() -> io::Result<()> {
         return Ok(());
     }
     Err(io::Error::other(format!(
-        "{directory} is not a directory of mode 0700 that this user owns: remove it",
+        "cannot use {directory}, because it is not a private directory of this user (mode 0700): \
+         remove {directory}",
         directory = directory.display()
     )))
 }

@@ -1,6 +1,5 @@
-//! Serves runs (programs under `tacit run`) that have no network, if this link server has no
-//! network either. Another link server, on another kernel, has a network. This module forwards the
-//! requests of the runs to that server.
+//! Forwards the requests of runs (programs under `tacit run`) to a link server on another kernel.
+//! Neither the runs nor this link server have a network. The other link server has a network.
 //!
 //! ```text
 //!   run ── Hello ──> this server ── Hello ──> server with network      one stream for each run
@@ -160,7 +159,10 @@ pub(super) async fn serve_socket(
         {
             count(link, request.session, |run| run.refused += 1);
             let address = request.address;
-            let reason = format!("the remote link server has bound {local} instead of {address}");
+            let reason = format!(
+                "cannot bind {address}: the link server on the other kernel has bound {local} \
+                 instead"
+            );
             write(&mut stream, &LinkAnswer::Refused(reason), None).await
         }
         LinkAnswer::Connected(local) => {

@@ -71,25 +71,25 @@ fn aims(samples: &CellSamples) -> [Aim; 7] {
     };
     [
         aim(
-            "CPU time per GB of inbound data: change (published: +13 %)",
+            "How IPsec changes the CPU time per GB of inbound data (published: +13 %)",
             "%",
             IN,
             change(inbound, Joint::Spilling),
         ),
         aim(
-            "CPU time per GB of inbound data, without spill: change",
+            "How IPsec changes the CPU time per GB of inbound data, if the engine never spills",
             "%",
             IN,
             change(inbound, Joint::Contained),
         ),
         aim(
-            "CPU time per GB of outbound data: change (published: +45 %)",
+            "How IPsec changes the CPU time per GB of outbound data (published: +45 %)",
             "%",
             OUT,
             change(outbound, Joint::Spilling),
         ),
         aim(
-            "CPU time per GB of outbound data, without spill: change",
+            "How IPsec changes the CPU time per GB of outbound data, if the engine never spills",
             "%",
             OUT,
             change(outbound, Joint::Contained),

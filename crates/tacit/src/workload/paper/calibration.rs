@@ -1,13 +1,14 @@
-//! Measures the packet factor for `tacit project`. An engine is a thread on a reserved CPU. The CPU
-//! time that an IPsec packet needs changes if an engine processes the packet. The packet factor is
-//! the CPU time with an engine, divided by the CPU time without an engine.
+//! Measures how an engine changes the CPU time of IPsec packets. An engine is a thread on a
+//! reserved CPU. The result is the *packet factor*: the CPU time with an engine, divided by the CPU
+//! time without an engine. `tacit project` forecasts CPU times with this factor.
 //!
-//! An engine processes the packets of all streams of a host on one CPU. Each batch contains packets
-//! of several streams, and so fewer packets of one stream. A busy engine is also woken less often.
-//! Both effects depend on the machine, the direction of the packets and the number of connections.
-//! Both also depend on whether a message fits in one packet. So this module measures the factor for
-//! some loads (kinds of traffic). For a load with another number of connections, this module
-//! interpolates between the two nearest loads.
+//! An engine processes the packets of all streams of a host on one CPU. So each batch contains
+//! packets of several streams, and fewer packets of each stream. Also, the kernel wakes a busy
+//! engine less often. So the packet factor depends on the machine, the direction of the packets,
+//! the number of connections, and the number of packets in a message.
+//!
+//! This module measures the packet factor for some loads (kinds of traffic). For a load with
+//! another number of connections, this module interpolates between the two nearest loads.
 
 use super::cell::{CellSamples, Gap, Measurement, PaperCell};
 use super::drawn::Load;
@@ -119,11 +120,15 @@ impl Calibration {
     }
 
     pub(super) fn table(&self) -> PaperTable {
-        let columns =
-            ["load", "CPU time without engine, us", "CPU time with engine, us", "packet factor"];
-        let title = "CPU time of packets for each exchange or each MB, without and with an \
-                     engine, measured before the forecasts. The packet factor is the time with \
-                     an engine divided by the time without an engine";
+        let columns = [
+            "load",
+            "CPU time without an engine, us",
+            "CPU time with an engine, us",
+            "packet factor",
+        ];
+        let title = "CPU time of IPsec packets for each exchange or each MB. The packet factor is \
+                     the time with an engine, divided by the time without an engine. The \
+                     forecasts use the packet factors in this table";
         let mut table = PaperTable::new("packet-factors", title, &columns);
         for point in &self.0 {
             table.rows.push(vec![

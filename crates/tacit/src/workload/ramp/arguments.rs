@@ -8,7 +8,7 @@ use clap::Args;
 use super::super::arguments::{ClientArgs, count, time};
 use super::super::limits::{CONNECTIONS_MAX, THREADS_MAX};
 
-/// Open connections, keep them open, and measure the CPU time of each further one
+/// Open connections, keep them open, and measure the CPU time of each new connection
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
