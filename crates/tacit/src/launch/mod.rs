@@ -217,8 +217,10 @@ impl Origin {
         let started =
             spawn::spawn(command, &inside).map_err(|error| RunError::Start(program, error))?;
         for path in &started.not_hidden {
-            let text = format_args!("cannot hide files from the program: {path}");
-            warn(MessageId("not-hidden"), text);
+            warn(
+                MessageId("not-hidden"),
+                format_args!("cannot hide files from the program: {path}"),
+            );
         }
         Ok(StartedProgram { child: started.child, mounts: started.mounts, files })
     }
