@@ -123,7 +123,7 @@ fn check_on(policy: &Policy, allowed: &[usize]) -> Vec<Diagnostic> {
                  use",
                 missing = list(&missing)
             );
-            let fix = format!("use some of the CPUs that this process may use: {}", list(allowed));
+            let fix = format!("write only CPUs that this process may use: {}", list(allowed));
             found
                 .push(Diagnostic::error(MessageId("no-such-cpu"), position, message).with_fix(fix));
         }

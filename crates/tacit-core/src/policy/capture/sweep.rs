@@ -1,5 +1,5 @@
-//! Splits overlapping areas into areas that do not overlap. An *area* is a range of addresses and a
-//! range of ports.
+//! Splits overlapping areas into areas that do not overlap, because the elements of an nftables set
+//! must not overlap. An *area* is a range of addresses and a range of ports.
 //!
 //! The algorithm is a sweep line over the addresses. At each address, the areas cover a set of
 //! ports. A strip is a range of addresses with the same set of covered ports. Where this set

@@ -290,8 +290,8 @@ impl fmt::Display for TunnelLimit {
         match self {
             Self::Groups => write!(
                 f,
-                "the rules with `ipsec`, together with the rules before them, need more than \
-                 {TUNNEL_GROUPS_MAX} combinations of protocol, ports and peer"
+                "the rules up to the last rule with `ipsec` need more than {TUNNEL_GROUPS_MAX} \
+                 combinations of protocol, ports and peer"
             ),
             Self::Prefixes => {
                 write!(f, "the rules with `ipsec` need more than {TUNNEL_PREFIXES_MAX} routes")

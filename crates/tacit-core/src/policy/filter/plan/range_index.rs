@@ -1,11 +1,10 @@
 //! Finds the areas that may overlap with a given area. An area is a set of packets whose fields are
-//! in certain ranges.
+//! in certain ranges. A policy can have many areas, so comparing all pairs would be slow.
 //!
 //! There is one table for each field and each power of two. For example, the table for 8 contains
-//! areas whose range in the field has 5 to 8 values. These areas are sorted by the first value of
-//! their range. A search in this table needs only the areas whose range begins inside the given
-//! range, or at most 7 values earlier. No other range of the table can overlap with the given
-//! range.
+//! the areas whose range in the field has 5 to 8 values, sorted by the first value. A search in
+//! this table reads only ranges that begin inside the given range, or at most 7 values earlier. No
+//! other range of the table can overlap with the given range.
 
 use std::collections::{BTreeMap, BTreeSet};
 
