@@ -173,7 +173,7 @@ impl TickValue {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "the value is not negative, and it is far below 2^64 ns (584 years)"
+    reason = "the number of nanoseconds is not negative, and is far below 2^64 (584 years)"
 )]
 pub fn whole(ns: f64) -> u64 {
     ns.max(0.0) as u64

@@ -82,8 +82,9 @@ fn check_owners_of_rules(rules: &[Effective<'_>], map: &Map, findings: &mut Find
             };
             let Some(other) = rules.iter().find(wider) else { continue };
             let message = format!(
-                "the map file sets the program or user for rule `{rule}`, in [rule.{rule:?}], but \
-                 not for rule `{other}`, which also matches {word} `{name}`",
+                "in the map file, [rule.{rule:?}] sets the program or user of {word} `{name}` for \
+                 rule `{rule}` only. Rule `{other}` also matches {word} `{name}`, but does not get \
+                 this setting",
                 rule = rule.rule.name,
                 other = other.rule.name,
                 name = own.value

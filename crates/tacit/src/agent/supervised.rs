@@ -4,17 +4,21 @@
 //! The messages are lines of text:
 //!
 //! ```text
-//!   agent ──> supervisor                    supervisor ──> agent
-//!   reads-reports     it reads reports      reports           it will send reports
-//!   released          its predecessor       restart-begins    a successor is starting
-//!                     no longer accepts     restart-failed R  no successor serves; R is the
-//!   ready             it serves                               reason, as a JSON string
-//!   restart           requests a successor
-//!   failed R          it ends, because of R
+//! agent ──> supervisor
+//!   reads-reports     the agent reads reports about restarts
+//!   released          the predecessor no longer accepts connections
+//!   ready             the agent serves
+//!   restart           the agent requests a successor
+//!   failed R          the agent ends, because of R
+//!
+//! supervisor ──> agent
+//!   reports           the supervisor will send reports about restarts
+//!   restart-begins    a successor is starting
+//!   restart-failed R  no successor serves, because of R
 //! ```
 //!
-//! A supervisor sends reports only to an agent that reads them. Programs of older versions ignore
-//! lines that they do not know.
+//! R is a reason, as a JSON string. A supervisor sends reports only to an agent that reads them.
+//! Programs of older versions ignore lines that they do not know.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;

@@ -72,8 +72,8 @@ impl fmt::Display for ClientError {
             ),
             Self::OnlyPrivate(path, private) => {
                 let (private_agents, one_agent) = match private.len() {
-                    1 => ("the private agent of a run", "this agent"),
-                    _ => ("the private agents of several runs", "one of these agents"),
+                    1 => ("the private agent of a run", "this private agent"),
+                    _ => ("the private agents of several runs", "one of these private agents"),
                 };
                 write!(
                     f,

@@ -4,9 +4,10 @@
 //! keys. If a value is wrong, the table reports an error at the position of the value, and the
 //! caller gets `None`.
 //!
-//! An unknown key may be a misspelled known key. One misspelled key must not cause two errors. If
-//! the unknown key resembles a known key that is missing, the caller gets the value of the unknown
-//! key. If the unknown key resembles no known key, the table reports no missing keys.
+//! A misspelled key causes one error, not two: the table reports the misspelled key as unknown, but
+//! does not report the correct key as missing. There are two cases:
+//! * An unknown key resembles a missing key. Then the caller gets the value of the unknown key.
+//! * An unknown key resembles no known key. Then the table reports no missing or misplaced keys.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -174,7 +175,7 @@ impl<'a> TomlTable<'a> {
     /// Reads a boolean; `default` if the key is not given.
     #[expect(
         clippy::fn_params_excessive_bools,
-        reason = "the parameter is the default value of a policy key"
+        reason = "the bool parameter `default` is the default value of a policy key"
     )]
     pub fn boolean(&self, key: &'static str, default: bool) -> Option<bool> {
         self.value(key).map_or(Some(default), |value| value.boolean())

@@ -262,8 +262,9 @@ fn a_map_entry_of_one_rule_is_not_hidden_by_a_wider_pattern() {
     assert_eq!(policy, None);
     let wide = &names[0];
     let wanted = format!(
-        "the map file sets the program or user for rule `{narrow}`, in [rule.{narrow:?}], but not \
-         for rule `{wide}`, which also matches Jobname `NIGHT1`"
+        "in the map file, [rule.{narrow:?}] sets the program or user of Jobname `NIGHT1` for rule \
+         `{narrow}` only. Rule `{wide}` also matches Jobname `NIGHT1`, but does not get this \
+         setting"
     );
     assert!(found.iter().any(|one| one.contains(&wanted)), "{found:#?}");
     let extended = map("NIGHT1 = { program = \"/p/1\" }\n");

@@ -4,10 +4,10 @@
 //!
 //! ```text
 //! priority
-//!   3         own addresses: table `local` without its routes for all addresses
+//!   3         the run's own addresses                    `local` except routes for all addresses
 //!   5, 6      packets of the agent's own sockets         table `local`
 //!   10..      routing rules by protocol and port range   a separate table for each rule
-//!   80..      like 10..; after a change, the new rules are in the range that was free
+//!   80..      the same, after a change                   a separate table for each rule
 //!   196..     IPv6: all other TCP, UDP and ICMPv6        table `local`: the nftables rules decide
 //!   199       IPv6: look-ups for ICMP errors             no route
 //!   200       all other packets                          table `local`: the nftables rules decide
@@ -21,6 +21,9 @@
 //! table first. So this module adds a routing rule for `local` after the rules for tunnels, and
 //! removes the kernel's own routing rule for this table.
 //!
+//! Only one of the ranges 10.. and 80.. is in use. A change adds the new rules in the free range,
+//! and then removes the old rules.
+//!
 //! The device and its routes disappear when the process that holds the device ends. The
 //! `unreachable` routes remain, so no packet leaves in clear by another route. This module installs
 //! the `unreachable` routes before all other routes. This module completes the new tables before it
@@ -29,8 +32,8 @@
 //! packets.
 //!
 //! The routes have the MTU of the path, so the kernel knows how long a packet may be. ICMP errors
-//! alone would not always lower the MTU of a route. When an ICMP error arrives, the kernel looks up
-//! the route without ports, so routing rules with port ranges do not match.
+//! would not lower the MTU of every route: for an ICMP error, the kernel looks up the route without
+//! ports, so routing rules with port ranges do not match.
 //!
 //! All state is in the kernel, so another process with the netlink socket can continue the work.
 //!

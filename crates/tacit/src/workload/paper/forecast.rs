@@ -1,9 +1,11 @@
 //! Checks how accurate the forecasts of `tacit project` are for IPsec on an engine (a thread on a
-//! reserved CPU). A forecast is the CPU time that one engine will need for the packets. A forecast
-//! has two inputs: a measurement without an engine, and a packet factor. The packet factor is the
-//! CPU time with an engine, divided by the CPU time without an engine. To check a forecast, this
-//! module measures the CPU time with one engine. The loads (kinds of traffic) are random, and are
-//! generated from seeds.
+//! reserved CPU). A forecast estimates the CPU time that one engine needs for the packets. To check
+//! a forecast, this module measures this CPU time.
+//!
+//! A forecast has two inputs: a measurement without an engine, and a packet factor. The packet
+//! factor is the CPU time with an engine, divided by the CPU time without an engine.
+//! `calibration.rs` measures the packet factors first, with other loads (kinds of traffic). So the
+//! measurement that checks a forecast is not an input of the forecast.
 //!
 //! ```text
 //! other loads ──> without and with an engine ──> packet factors
@@ -11,13 +13,13 @@
 //!                        └─ with one engine ──> ledger ──────────> measured ┴─> difference
 //! ```
 //!
-//! A load consists of requests or of streams. All CPU times are per exchange (a request and its
-//! reply) or per MB of a stream. CPU times per second could not be compared, because an engine
-//! changes the rate of streams. An engine does not change the rate of requests, because requests
-//! are sent at scheduled times. The packet factors are measured earlier, with other loads
-//! (`calibration.rs`). So no forecast uses the measurement with which it is compared. In all
-//! measurements of `forecast.rs` and `calibration.rs`, engines do not poll. Polling uses CPU time
-//! even without packets, and a forecast does not contain this CPU time.
+//! Each seed generates three random loads. A load consists of requests or of streams. All CPU times
+//! are per exchange (a request and its reply) or per MB of a stream. CPU times per second could not
+//! be compared, because streams have another rate with an engine. Requests have the same rate with
+//! an engine, because they are sent at scheduled times.
+//!
+//! In all measurements of `forecast.rs` and `calibration.rs`, engines do not poll. Polling uses CPU
+//! time even without packets, and a forecast does not contain this CPU time.
 
 use std::ops::RangeInclusive;
 
@@ -102,16 +104,16 @@ pub(super) fn measure(stage: &Stage, seeds: &Seeds) -> PaperSheet {
 fn sheet(all: &[Comparison], calibration: PaperTable) -> PaperSheet {
     let mut sheet = PaperSheet {
         key: "ipsec",
-        title: "zIIP-assisted IPsec: forecasts for random loads",
+        title: "IPsec on an engine: forecasts for random loads",
         method: format!(
-            "The tables show the CPU time that the client's agent uses for packets, per exchange \
-             or per MB. `tacit project` computes the forecast from two inputs: a measurement \
+            "The tables compare forecasts of `tacit project` with measured values. Each value is \
+             the CPU time that the client's agent uses for packets, per exchange or per MB. An \
+             engine is a thread on a reserved CPU. A forecast has two inputs: a measurement \
              without an engine, and a packet factor. The packet factor is the CPU time with an \
-             engine, divided by the CPU time without an engine. The packet factor was measured \
-             earlier, with other loads. A forecast does not use the measurement with which it is \
-             compared. Each seed selects three random loads. A seed is within {DIFFERENCE_MAX} % \
-             if each of its three forecasts differs from the measured value by at most \
-             {DIFFERENCE_MAX} %"
+             engine, divided by the CPU time without an engine. The packet factors were measured \
+             first, with other loads. Each seed generates three random loads, and each load has \
+             one forecast. A seed counts as within {DIFFERENCE_MAX} % if all three forecasts \
+             differ from the measured values by at most {DIFFERENCE_MAX} %"
         ),
         tables: vec![loads_table(all), seeds_table(all), calibration],
         ..PaperSheet::default()
@@ -173,8 +175,8 @@ fn summary(all: &[Comparison]) -> String {
     let [loads, loads_within] = loads_within(all);
     format!(
         "{loads_within} of {loads} forecasts differ from the measured value by at most \
-         {DIFFERENCE_MAX} %. All three forecasts are within this limit for {within} of {seeds} \
-         seeds"
+         {DIFFERENCE_MAX} %. Each seed has three forecasts. For {within} of {seeds} seeds, all \
+         three forecasts are within this limit"
     )
 }
 
@@ -220,8 +222,8 @@ mod tests {
         ];
         assert_eq!(
             summary(&all),
-            "3 of 5 forecasts differ from the measured value by at most 10 %. All three forecasts \
-             are within this limit for 1 of 3 seeds"
+            "3 of 5 forecasts differ from the measured value by at most 10 %. Each seed has three \
+             forecasts. For 1 of 3 seeds, all three forecasts are within this limit"
         );
         let sheet = sheet(&all, PaperTable::new("calibration", "", &[]));
         let [seeds, loads] = [0, 1].map(|row: usize| sheet.tables[1].rows[row][1..].to_vec());

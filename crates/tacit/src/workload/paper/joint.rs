@@ -94,9 +94,9 @@ pub(super) const AGENT: &str = "agent";
 pub(super) const ELIGIBLE: &str = "eligible";
 pub(super) const SHARE: &str = "share";
 pub(super) const NEEDED: &str = "needed";
-pub(super) const ON_ENGINE: &str = "forecast on engine";
+pub(super) const ON_ENGINE: &str = "CPU time forecast for one engine";
 pub(super) const SPILLED: &str = "forecast spill";
-pub(super) const MEASURED_ENGINE: &str = "measured on engine";
+pub(super) const MEASURED_ENGINE: &str = "CPU time measured on one engine";
 pub(super) const MEASURED_SPILL: &str = "measured spill";
 /// CPU time of packets, measured and forecast, for an exchange or a MB.
 pub(super) const PACKETS: &str = "packets";

@@ -62,33 +62,34 @@ Examples:
 
 The command uses network namespaces of its own; it does not need root.")]
 pub(super) struct PaperArgs {
-    /// The paper
+    /// The paper whose measurements the command repeats
     paper: PaperChoice,
-    /// Number of measurements of each cell; the table has their median
+    /// Number of measurements for each table cell; the cell shows their median
     #[arg(long, value_name = "N", default_value = "3", value_parser = count(ROUNDS_MAX))]
     rounds: usize,
-    /// Duration of each measurement without a length of its own
+    /// Duration of each measurement for which the paper specifies no length
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time)]
     seconds: Duration,
-    /// Measure each cell once and briefly, and transfer a tenth of the bytes
+    /// Make one short measurement for each table cell, and transfer a tenth of the bytes
     #[arg(long, conflicts_with_all = ["rounds", "seconds"])]
     quick: bool,
-    /// Two files of `cargo xtask bench sockets --json`: with the lock before and after the change
+    /// For ztpf: the files that `cargo xtask bench sockets --json` wrote, first with `--lock
+    /// global`, then with `--lock writers`
     #[arg(long, value_name = "FILE,FILE", value_delimiter = ',')]
     locks: Vec<PathBuf>,
-    /// The size of the file that lfp transfers [default: that of the paper, 1 GB]
+    /// For lfp: the size of the file that FTP transfers [default: 1 GB, as in the paper]
     #[arg(long, value_name = "BYTES", value_parser = bytes(FILE_BYTES_MAX))]
     file_size: Option<u64>,
-    /// The share of networking in all CPU time of interactive and of bulk loads, for the normalised
-    /// columns of ipsec
+    /// For ipsec: the percentage of all CPU time that networking uses, first in interactive loads,
+    /// then in bulk loads
     #[arg(long, value_name = "PERCENT,PERCENT", value_delimiter = ',', default_value = "8,30",
           value_parser = percent)]
     network_share: Vec<f64>,
-    /// Draw other loads for ipsec; the same number draws the same loads
+    /// For ipsec: measure random loads; the same number always generates the same loads
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Compare forecasts for an engine with later measurements, for the loads of these seeds; only
-    /// ipsec
+    /// For ipsec: compare forecasts for an engine with measurements; each seed generates three
+    /// random loads
     #[arg(long, value_name = "FIRST-LAST", conflicts_with_all = ["seed", "network_share"],
           value_parser = forecast::seeds)]
     seeds: Option<Seeds>,
@@ -104,30 +105,32 @@ pub(super) struct PaperArgs {
     /// Print what is measured, even if standard error is not a terminal
     #[arg(long)]
     progress: bool,
-    /// The process is in the namespaces
+    /// This process is already in the namespaces of the command
     #[arg(long, hide = true)]
     inside: bool,
 }
 
-/// A paper.
+/// The papers that the argument `PAPER` can select.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum PaperChoice {
-    /// z/TPF: messages through an older and a newer TLS library, and a shared lock
+    /// z/TPF: messages per second, with an older and a newer TLS library, and with a shared lock
     Ztpf,
-    /// MQ for z/OS with AT-TLS: starts and stops of channels, round trips
+    /// MQ for z/OS: CPU time to start and stop a channel with TLS, and round trips of messages
     Mq,
-    /// z/VM: new connections by the number of open ones, with and without client certificates
+    /// z/VM: CPU time of a new connection while many connections are open, with and without client
+    /// certificates
     Zvm,
-    /// z/VSE Linux Fast Path: transfers with and without a TCP/IP stack of the program's side
+    /// z/VSE: transfers with a TCP/IP stack in z/VSE, and with Linux Fast Path (LFP) instead
     Lfp,
-    /// z/OS IPsec with a zIIP: interactive and bulk loads, in clear and through a tunnel
+    /// z/OS: traffic in clear, and IPsec with and without a special processor (zIIP)
     Ipsec,
-    /// All of them
+    /// All five papers
     All,
 }
 
 impl PaperArgs {
-    /// A single share applies to all loads.
+    /// Returns the values of `--network-share`. A single value applies to interactive loads and to
+    /// bulk loads.
     fn shares(&self) -> NetworkShare {
         let first = self.network_share.first().copied().unwrap_or_default();
         let second = self.network_share.get(1).copied();
@@ -140,7 +143,7 @@ fn percent(text: &str) -> Result<f64, String> {
     percent.ok_or_else(|| "expected a percentage from 0 to 100, such as 8".to_owned())
 }
 
-/// Measures one paper.
+/// Makes the measurements of one paper, and returns its tables.
 type Measure = fn(&PaperArgs, &Stage) -> PaperSheet;
 
 const PAPERS: [(PaperChoice, Measure); 5] = [
@@ -154,11 +157,11 @@ const PAPERS: [(PaperChoice, Measure); 5] = [
     }),
 ];
 
-/// More measurements would take longer than a day.
+/// The maximum of `--rounds`: more measurements would take longer than a day.
 const ROUNDS_MAX: usize = 100;
 const QUICK: Extent =
     Extent { rounds: 1, time: Duration::from_millis(300), divisor: 10, file_bytes: lfp::FTP_BYTES };
-/// A larger file would take hours.
+/// The maximum of `--file-size`: the transfer of a larger file would take hours.
 const FILE_BYTES_MAX: u64 = 1 << 40;
 
 pub(super) fn run(args: &PaperArgs) -> Result<(), WorkloadError> {

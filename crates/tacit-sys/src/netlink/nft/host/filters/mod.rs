@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! maps filter_N                 fields of a packet -> verdict, each element with a counter
-//! set filter_windows            numbers of schedules, each with its time
+//! set filter_windows            `when` conditions, each until its next change
 //! filter_fragments              hook prerouting, before the kernel reassembles packets
 //! filter_forward                hook forward: packets from other hosts to other hosts
 //! filter_in                     packets to this host; the chains `input` and `clients` call it
@@ -12,9 +12,14 @@
 //!     filter_drop ...           drops or rejects a denied packet
 //! ```
 //!
-//! A *group* is the map that one look-up searches. The chain `output` calls `filter_out` before
-//! `output` looks up the destination. The chain `rewritten` calls `filter_out` if NAT has changed
-//! the destination.
+//! Each map is named a *group*, and one look-up searches one group. The chain `output` calls
+//! `filter_out` before `output` looks up the destination. The chain `rewritten` calls `filter_out`
+//! if NAT has changed the destination.
+//!
+//! The set `filter_windows` contains `when` conditions of policy rules. If a rule permits packets,
+//! its condition is in the set while the condition is true. If a rule denies packets, its condition
+//! is in the set while the condition is false. Each entry has a timeout. So a permission ends in
+//! time, and a denial begins in time, even if the agent does not run.
 //!
 //! A packet returns to the calling chain if no group has an entry for the packet. A packet also
 //! returns if a policy rule for flows decides about the packet. If an entry permits a packet, the
@@ -188,8 +193,7 @@ impl Rules {
             // A program that restores connection marks makes the agent's mark of the note that a
             // client has opened the flow. What the agent receives is known by its socket.
             let Bits { agent, none, .. } = self.bits();
-            let step = "adding the nft rule that clears fwmarks which another program restored \
-                        from conntrack marks";
+            let step = "adding the nft rule that clears the agent's fwmark on received packets";
             self.push(Chain::FilterIn, step, &[Host(MarkIs(agent)), Host(SetMark(none))]);
         }
         for (way, family) in ways(filters) {
