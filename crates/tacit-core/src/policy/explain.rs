@@ -125,7 +125,8 @@ impl Display for TunnelExplanation {
         };
         write!(
             f,
-            "    peer {}, inner address of the run: {inner}\n    without the tunnel: {}",
+            "    peer {}, address of the run inside the tunnel: {inner}\n    \
+             without the tunnel: {}",
             self.peer, self.without
         )
     }

@@ -1,11 +1,11 @@
-//! Decides when the agent returns freed memory to the kernel: once, when most connections of a peak
-//! have ended.
+//! Decides when the agent returns freed memory to the kernel. After a peak of open connections, the
+//! agent returns memory once, when more than half of these connections have ended.
 //!
 //! ```text
 //!   connections   ▁▁█████▆▃▁▁▁▁
 //!   check          ·   ·   ·   ·
-//!                              └ returns memory: open < peak / 2,
-//!                                and open >= (open at the last check) / 2
+//!                              └ returns memory: `open` is less than half of the peak,
+//!                                and at least half of `open` at the last check
 //! ```
 //!
 //! In this figure, `open` is the number of open connections. Returning memory takes milliseconds.

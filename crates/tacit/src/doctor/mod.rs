@@ -74,7 +74,7 @@ struct DoctorDisplay<'a> {
     version: u32,
     run_works: bool,
     findings: Vec<FindingDisplay<'a>>,
-    /// `None`: not measured, for the reason that a finding has.
+    /// `None` if the measurement failed. Then `findings` contains the reason.
     #[serde(flatten)]
     crypto: Option<CryptoDisplay>,
 }

@@ -66,7 +66,8 @@ pub struct ExplainArgs {
     /// The listening address of a rule, as written in the policy
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<Address>,
-    /// The link whose other side requests a socket; inbound with --local, outbound with --remote
+    /// Evaluate a request for a socket from the other side of this link; add --local to an inbound
+    /// flow, and --remote to an outbound flow
     #[arg(long, value_name = "NAME", requires = "direction")]
     #[arg(conflicts_with_all = ["control", "listen", "peer", "program", "user", "group"])]
     #[arg(conflicts_with_all = ["cgroup", "run", "names"])]
@@ -102,7 +103,7 @@ pub struct ExplainArgs {
     /// The name of the run
     #[arg(long, value_name = "NAME", conflicts_with = "listen")]
     run: Option<String>,
-    /// PEM file with the certificate of a peer, and the intermediate certificates that it sends
+    /// PEM file with the certificate that a peer sends, and its intermediate certificates
     #[arg(long, value_name = "FILE", requires = "asked")]
     #[arg(conflicts_with_all = ["listen", "direction", "local", "remote"])]
     #[arg(conflicts_with_all = ["program", "user", "group", "cgroup", "run"])]
@@ -122,7 +123,8 @@ pub struct ExplainArgs {
     #[arg(conflicts_with_all = ["listen", "direction", "local", "remote", "peer", "control"])]
     #[arg(conflicts_with_all = ["program", "user", "group", "cgroup", "run"])]
     packet: Option<String>,
-    /// The way of the packets of a capture file: "in IF", "out IF" or "routed IF IF"
+    /// How the packets of the capture file pass through the host: "in IF", "out IF" or "routed IF
+    /// IF"
     #[arg(long, value_name = "WAY", requires = "packet")]
     way: Option<String>,
     /// When the connection opens, such as 2025-06-01T12:00:00Z [default: now]

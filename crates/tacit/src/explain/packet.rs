@@ -1,5 +1,5 @@
 //! Explains how the policy rules treat single packets, for `tacit explain --packet`. These are
-//! packets of a captured host, or packets inside tunnels.
+//! packets of a host under `tacit agent --host`, or packets inside tunnels.
 
 use std::path::Path;
 

@@ -14,7 +14,8 @@ use crate::log::{LogDestination, LogLevel};
 use crate::policy_file;
 use crate::run::link::choice::{ChosenLink, LinkChoice, LinkLevel};
 
-/// Length limit of a run's default name. Four bytes per character are within the agent's limit.
+/// The maximum length of a run's default name. A character has at most four bytes, so the name does
+/// not exceed the agent's limit of 64 bytes.
 const NAME_CHARACTERS: usize = 16;
 
 /// Run a program in a network namespace, and protect its connections by the rules of a policy
@@ -45,17 +46,17 @@ pub struct RunArgs {
     /// Use the running agent that serves this enrolment socket, and its policy
     #[arg(long, value_name = "PATH", conflicts_with_all = ["policy", "resolvers"])]
     pub(super) agent: Option<PathBuf>,
-    /// Use the sockets of another side through this link, which `tacit link serve` serves there:
-    /// its name, or the path of its socket [default: $TACIT_LINK, then the link of the policy with
-    /// `default`]
+    /// Use sockets that a link server (`tacit link serve`) opens in its network. LINK is the name
+    /// of the link, or the path of its socket [default: $TACIT_LINK, then the link of the policy
+    /// with `default`]
     #[arg(long, value_name = "LINK", conflicts_with_all = ["agent", "netns", "pid"])]
     pub(super) link: Option<PathBuf>,
-    /// Protect the programs of this network namespace, which exists, instead of making one; without
-    /// CMD, until the file is gone
+    /// Protect the programs of the existing network namespace PATH, and create no namespace.
+    /// Without CMD, tacit protects these programs until PATH is removed
     #[arg(long, value_name = "PATH", conflicts_with = "pid")]
     pub(super) netns: Option<PathBuf>,
-    /// Protect the programs in the network namespace of this process; without CMD, until the
-    /// process has ended
+    /// Protect the programs in the network namespace of the process PID. Without CMD, tacit
+    /// protects these programs until the process has ended
     #[arg(long, value_name = "PID")]
     pub(super) pid: Option<u32>,
     /// The name of the run in displays and in `run` of rules [default: the program's name]
@@ -84,8 +85,9 @@ pub struct RunArgs {
     /// What to do with processes that still run when CMD ends
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     pub(super) orphans: Orphans,
-    /// Let CMD inherit this open network socket or io_uring, which the policy does not protect, or
-    /// this open directory, in which the files of the policy are not hidden; may be repeated
+    /// Let CMD inherit the descriptor NUMBER: a network socket, io_uring or directory; may be
+    /// repeated. The policy does not apply to this socket or io_uring. Through this directory, CMD
+    /// can read files that tacit hides, such as private keys
     #[arg(long = "inherit-fd", value_name = "NUMBER")]
     pub(super) inherit: Vec<i32>,
     /// With sudo, run CMD as root instead of the user who called sudo
@@ -118,8 +120,8 @@ impl RunArgs {
         opened.map(Some).map_err(RunError::Network)
     }
 
-    /// The link of the command line, otherwise that of the environment, otherwise that of the
-    /// policy. A run that uses a running agent, or a namespace that exists, has none.
+    /// Returns the link of the command line, or else the link of the environment, or else the link
+    /// of the policy. A run with `--agent`, `--netns` or `--pid` has no link.
     pub(super) fn link_choice(&self) -> LinkChoice {
         if self.agent.is_some() || self.netns.is_some() || self.pid.is_some() {
             return LinkChoice::None;
@@ -153,9 +155,9 @@ fn name_of(program: &Path) -> String {
 /// How connections that a rule permits reach their destination
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum PathArg {
-    /// As the policy says
+    /// Use the path that the policy selects
     Auto,
-    /// Through the agent
+    /// Relay all these connections through the agent
     Relay,
 }
 
@@ -165,9 +167,9 @@ pub(super) enum Orphans {
     /// Send SIGTERM, and SIGKILL after 5 seconds
     #[default]
     Terminate,
-    /// Wait until all have ended
+    /// Wait until all these processes have ended
     Wait,
-    /// Leave them running without a network
+    /// Leave these processes running without a network
     Leave,
 }
 

@@ -104,7 +104,7 @@ impl LinkReports {
             });
         }
         let counters: [(&'static str, &str, Value<u64>); 3] = [
-            ("tacit_link_opened_total", "Sockets that runs received", |link| link.opened),
+            ("tacit_link_opened_total", "Number of sockets given to runs", |link| link.opened),
             ("tacit_link_failed_total", "Requests that the kernel refused", |link| link.failed),
             ("tacit_link_refused_total", "Requests that the policy or a limit refused", |link| {
                 link.refused

@@ -32,7 +32,7 @@ use crate::session::trace::{
 
 use files::{FileError, OutputFile, Overwrite};
 
-/// What to trace, and where to.
+/// The options of `tacit trace`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -48,20 +48,20 @@ The files show what passes through the connections, passwords included. Only roo
 the policy file may trace; `trace = false` in [agent] disables traces. The log reports every
 trace.")]
 pub struct TraceArgs {
-    /// The connections of this rule, or the one with this id
+    /// Trace the connections of this rule, or the connection with this id
     #[arg(value_name = "RULE|ID", required_unless_present_any = ["run", "ike"])]
     of: Option<String>,
-    /// The connections of the run with this name or id, which may start later
+    /// Trace the connections of the run with this name or id; the run may start later
     #[arg(long, value_name = "RUN", conflicts_with = "of")]
     run: Option<String>,
-    /// The IPsec tunnels to the peer [ike.NAME], with --keylog only
+    /// Trace the IPsec tunnels to the peer [ike.NAME]; requires --keylog
     #[arg(long, value_name = "NAME", conflicts_with_all = ["of", "run", "pcap"])]
     ike: Option<String>,
     /// Write the decrypted bytes to this file, as pcapng; `-` is standard output
     #[arg(long, value_name = "FILE", required_unless_present = "keylog")]
     pcap: Option<PathBuf>,
-    /// Write the keys of handshakes that begin from now on to this file, as `SSLKEYLOGFILE`; with
-    /// --ike, the keys of tunnels as settings of tshark
+    /// Write the keys of handshakes that begin from now on to this file, in the format of
+    /// `SSLKEYLOGFILE`. With --ike, write the keys of tunnels, as settings for `tshark -o`
     #[arg(long, value_name = "FILE")]
     keylog: Option<PathBuf>,
     /// End after this time, 24h at most
@@ -85,7 +85,7 @@ enum TraceError {
     File(FileError),
     /// The connection to the agent failed.
     Connection(io::Error),
-    /// A signal cannot be watched.
+    /// The command cannot wait for signals.
     Signals(io::Error),
 }
 

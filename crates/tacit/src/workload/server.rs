@@ -91,7 +91,7 @@ pub(super) struct Listening {
     pub(super) address: Address,
 }
 
-/// Opens the listening socket; the kernel chooses a port instead of port 0.
+/// Opens the listening socket. If the port is 0, the kernel chooses a free port.
 pub(super) fn listen(wanted: &Address) -> Result<Listening, WorkloadError> {
     let failed = |error| WorkloadError::Listen(wanted.clone(), error);
     let socket = super::socket::listen(wanted).map_err(failed)?;
@@ -255,8 +255,8 @@ async fn receive_stream(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> i
     }
 }
 
-/// Sends blocks while `left`, called with the bytes sent, is not zero; then sends the samples of
-/// the socket if the client requested them.
+/// Sends blocks until `left` returns zero for the number of bytes sent. Then sends the samples of
+/// the socket, if the client requested samples.
 async fn send_stream(
     stream: &mut (impl AsyncWrite + AsFd + Unpin),
     sampling: Sampling,

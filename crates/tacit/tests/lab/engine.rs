@@ -105,7 +105,7 @@ fn engines_set_up_all_connections_and_hand_each_over_once() {
     });
     let table = agent.ok(&["show", "engines"]);
     assert!(
-        table.contains("if all engines are saturated, connections wait; 1 of at most"),
+        table.contains("if all engines are saturated, connections wait; workers: 1, at most"),
         "{table}"
     );
     assert!(table.lines().any(|line| line.starts_with("engine-0  ")), "{table}");

@@ -181,7 +181,7 @@ impl Table for EnginesDisplay {
         let Self { workers, workers_max, .. } = self;
         let threads = table(&self.threads, &COLUMNS, width.without(&ENGINES_OPTIONAL));
         let packets = self.packets.as_ref().map(|packets| packet_threads(packets, width));
-        let end = width.prose(&format!("({end}; {workers} of at most {workers_max} workers)\n"));
+        let end = width.prose(&format!("({end}; workers: {workers}, at most {workers_max})\n"));
         format!("{threads}{end}{}", packets.unwrap_or_default())
     }
 }

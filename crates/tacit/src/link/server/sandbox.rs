@@ -1,13 +1,14 @@
 //! Confines the server of links after it has opened its sockets.
 //!
 //! ```text
-//! all threads       no system calls that the server never needs                    seccomp
-//!                   only the directories of policy, certificates, log and sockets  Landlock
-//!                   only capabilities that the policy needs
-//! all, except one   no new programs and processes                                  seccomp
+//! threads          limit                                                          by
+//! all              no system calls that the server never needs                    seccomp
+//! all              only the directories of policy, certificates, log and sockets  Landlock
+//! all              only capabilities that the policy needs
+//! all except one   no new programs and processes                                  seccomp
 //! ```
 //!
-//! One thread may still start processes: the thread that starts signers.
+//! The exception is the thread that starts signers: the processes that hold private keys.
 //!
 //! If the kernel does not support a part of the sandbox, the server runs without this part. `tacit
 //! link info` shows the missing part.
@@ -154,8 +155,8 @@ pub(super) fn report_mirror(missing: &[MissingLimit], log: &Log) {
         let event = Event::new("sandbox-incomplete").field("part", part).field("error", error);
         log.warn(event.field(
             "next",
-            "the process in the network namespace of a link continues without this part of its \
-             sandbox",
+            "the process in the network namespace of a link continues without the part of its \
+             sandbox that the field `part` names",
         ));
     }
 }
@@ -164,7 +165,7 @@ fn warn_of(part: &str, error: &std::io::Error, log: &Log) {
     let event = Event::new("sandbox-incomplete").field("part", part).field("error", error);
     log.warn(event.field(
         "next",
-        "the link server continues without this part of its sandbox; `tacit link info` shows the \
-         state of the sandbox",
+        "the link server continues without the part of its sandbox that the field `part` names; \
+         `tacit link info` shows the state of the sandbox",
     ));
 }

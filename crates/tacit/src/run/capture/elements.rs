@@ -1,10 +1,12 @@
 //! Selects the address ranges that the nftables sets of a run must contain. The kernel redirects
 //! traffic to these ranges to the agent.
 //!
-//! The sets contain all ranges for UDP. They contain a TCP range only if it includes an address of
-//! the run's own network namespace. For these addresses, the sets decide whether the agent or the
-//! namespace gets a SYN. All other SYNs go to the agent without a look at the sets. With all TCP
-//! ranges in the sets, a run could need most of its start time to add the ranges.
+//! The sets contain all ranges for UDP. The sets contain a TCP range only if the range includes an
+//! address of the run's own network namespace, or if tacit does not know these addresses.
+//!
+//! Only SYNs to addresses of the namespace need the sets: if a range matches, the agent gets the
+//! SYN, otherwise the namespace. All SYNs to other addresses go to the agent. If the sets contained
+//! all TCP ranges, a run could need most of its start time to add the ranges.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

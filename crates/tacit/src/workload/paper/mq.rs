@@ -92,7 +92,9 @@ fn starts(stage: &Stage, samples: &mut CellSamples, pair: &AgentPair, round: usi
             ];
             let figures = all.into_iter().map(|(key, value)| Some((key.to_owned(), value?)));
             let figures: Option<Vec<_>> = figures.collect();
-            figures.ok_or_else(|| Gap::failed("the report of start-stop has no CPU time"))
+            figures.ok_or_else(|| {
+                Gap::failed("the report of the workload `start-stop` lacks CPU times or the rate")
+            })
         });
         samples.add(route.name, figures);
     }
@@ -121,7 +123,9 @@ fn trips(stage: &Stage, samples: &mut CellSamples, round: usize) {
             let figures = report.and_then(|report| {
                 let rate = report["figures"]["exchanges_per_s"].as_f64();
                 let trip = rate.map(|rate| vec![(TRIP.to_owned(), 1e6 / rate)]);
-                trip.ok_or_else(|| Gap::failed("the report has no rate"))
+                trip.ok_or_else(|| {
+                    Gap::failed("the report of the workload `request-reply` has no rate")
+                })
             });
             samples.add(&subject, figures);
         }
@@ -157,12 +161,12 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
 fn start_table(samples: &CellSamples) -> PaperTable {
     let columns = [
         "protection",
-        "start: CPU of stack, us",
-        "start: CPU of agent, us",
-        "stop: CPU of stack, us",
-        "stop: CPU of agent, us",
-        "published start rate, % of clear",
-        "measured start rate, % of clear",
+        "CPU time of stack per start, us",
+        "CPU time of agent per start, us",
+        "CPU time of stack per stop, us",
+        "CPU time of agent per stop, us",
+        "published rate of starts, % of rate in clear",
+        "measured rate of starts, % of rate in clear",
     ];
     let title = "CPU time that one side uses to start and to stop a channel";
     let mut table = PaperTable::new("start-stop", title, &columns);
@@ -191,8 +195,8 @@ fn trip_table(samples: &CellSamples) -> PaperTable {
         "round trip: queue manager with TLS, us",
         "round trip: queue manager and agents, us",
         "measured increase, %",
-        "round trip: program in clear, us",
-        "round trip: program and agents, us",
+        "round trip: programs without TLS, us",
+        "round trip: programs and agents, us",
     ];
     let title = "Time of a round trip with ChaCha20-Poly1305";
     let mut table = PaperTable::new("round-trip", title, &columns);

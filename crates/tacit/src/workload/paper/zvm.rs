@@ -109,12 +109,14 @@ fn figures_of(report: &Value, route: &Route, at: usize) -> Result<Vec<(String, f
     let table = tables
         .into_iter()
         .find(|table| starts(table, by_route) || (at == 0 && starts(table, of_one)))
-        .ok_or_else(|| Gap::failed("the report of the ramp has no steps"))?;
+        .ok_or_else(|| Gap::failed("the report of the workload `ramp` has no steps"))?;
     let rows = table["rows"].as_array().into_iter().flatten();
     let columns = [format!("{} us", route.name), "far us".to_owned()];
     let figures = rows.zip(PUBLISHED).map(|(row, (step, _))| {
         let value = columns.iter().find_map(|column| row[column].as_f64());
-        let lack = || Gap::failed("the report of the ramp has no CPU time for one of the steps");
+        let lack = || {
+            Gap::failed("the report of the workload `ramp` has no CPU time for one of the steps")
+        };
         let value = value.ok_or_else(lack)?;
         Ok((step.to_owned(), value))
     });
@@ -125,15 +127,15 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
     let columns = [
         "open connections",
         "7.1, ms",
-        "client-cert none, us",
+        "with client-cert none, us",
         "7.2, ms",
-        "client-cert preferred, us",
-        "preferred without chain cache, us",
+        "with client-cert preferred, us",
+        "with client-cert preferred, without chain cache, us",
         "delta (7.2 - 7.1), ms",
         "delta (preferred - none), us",
-        "delta without chain cache, us",
+        "delta (preferred without chain cache - none), us",
         "7.2+CCC_NONE, ms",
-        "client-cert none, measured again, us",
+        "with client-cert none, second measurement, us",
     ];
     let title = "CPU time of the TLS server for a new connection";
     let mut table = PaperTable::new("connection-cpu", title, &columns);
