@@ -2,8 +2,9 @@
 //! of the agent's network namespace.
 //!
 //! When the agent learns the reason, the program's socket has no local address yet. So the agent
-//! finds the connection of a reason by its destination. If a program opens several connections to
-//! one destination at the same time, a connection may get the reason of another connection.
+//! uses the destination to find the connection to which a reason belongs. If a program opens
+//! several connections to one destination at the same time, a connection may get the reason of
+//! another connection.
 //!
 //! Limits: at most [`WAITING_MAX`] reasons wait for their connections, and at most [`WAITING_MAX`]
 //! connections wait for their reasons. Each reason or connection waits at most [`WAITING_LASTS`].

@@ -206,8 +206,8 @@ fn packet_threads(packets: &PacketEnginesDisplay, width: TextWidth) -> String {
     let PacketEnginesDisplay { queue_bytes, queue_bytes_max, queue_drops, spills, .. } = packets;
     let threads = table(&packets.threads, &COLUMNS, width.without(&["CLASS", "NICE"]));
     let end = format!(
-        "(queue: {queue_bytes} of {queue_bytes_max} bytes, {queue_drops} datagrams dropped; \
-         spilled {spills} times)\n"
+        "(receive queue: {queue_bytes} of {queue_bytes_max} bytes, {queue_drops} datagrams \
+         dropped; the thread tacit-receive began to receive {spills} times)\n"
     );
     format!("\n{threads}{}", width.prose(&end))
 }
