@@ -101,7 +101,7 @@ pub(crate) fn report_check(checked: impl Into<CheckedPeer>) {
 /// ECDHE.
 #[expect(
     clippy::fn_params_excessive_bools,
-    reason = "the parameter is a property of the client, and not an option of this function"
+    reason = "`lacks_ecdhe` describes the client, and does not select what this function does"
 )]
 pub(crate) fn report_hello(name: Option<&str>, lacks_ecdhe: bool) {
     let name = name.map(str::to_owned);

@@ -13,8 +13,8 @@ pub(crate) fn check(source: &Source, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Paths and registries that exist only on one machine. Each is written in two parts, so that this
-/// file does not contain it.
+/// Paths that exist only on one machine, and package registries. Each text is split into two parts,
+/// so that the check does not find the text in this file.
 const PLACES: [(&str, &str); 8] = [
     ("/wo", "rk/"),
     ("/ro", "ot/"),
@@ -137,7 +137,7 @@ const COMMAND_LINES: [&str; 5] = [
     "crates/tacit/src/workload/",
 ];
 const POLICY_MANUAL: &str = "docs/tacit.toml.5";
-/// The files with the keywords of the policy and of the map file of an import.
+/// The source files that list the keywords: those of a policy, and those of an import's map file.
 const POLICY_WORDS: [&str; 2] =
     ["crates/tacit-core/src/policy/parse/words.rs", "crates/tacit-import/src/attls/map_keys.rs"];
 
@@ -165,8 +165,8 @@ pub(crate) fn check_manual(sources: &[Source], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Whether a manual contains the word. In troff a hyphen is written `\\-`, and `Fl` writes the
-/// first of two.
+/// Whether a manual contains the word. In troff, `\\-` prints a hyphen, and `Fl \\-log` prints
+/// `--log`.
 fn names_word(manual: &Source, word: &str) -> bool {
     let text = manual.text.replace("\\-", "-").replace("Fl -", "Fl --");
     text.match_indices(word).any(|(at, _)| {

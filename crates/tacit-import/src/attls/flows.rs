@@ -134,7 +134,9 @@ impl Context<'_> {
             } else {
                 self.findings.error(
                     at,
-                    format!("{message}, and would permit connections to them in clear"),
+                    format!(
+                        "{message}, and would permit unencrypted connections to these addresses"
+                    ),
                     fix,
                 );
             }

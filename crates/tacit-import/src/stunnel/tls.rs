@@ -69,7 +69,8 @@ fn versions(service: &StunnelService<'_>, findings: &mut Findings) -> Option<All
                 option = entry.name,
                 value = entry.value
             );
-            findings.changed(&entry.at, message, "update peers that support only older versions");
+            let fix = "update peers that support only versions before TLS 1.2";
+            findings.changed(&entry.at, message, fix);
         }
     }
     apply_options(service, &mut allowed, findings)?;
@@ -182,7 +183,7 @@ fn kept(entry: &Entry, suites: Known<Suite>, findings: &mut Findings) -> Option<
             "tacit does not support these suites in `{name}`, and drops them: {suites}",
             suites = dropped.join(" ")
         );
-        let fix = "update peers that support none of the remaining suites";
+        let fix = "update peers that support none of the suites in the imported policy";
         findings.changed(&entry.at, message, fix);
     }
     Some(kept)
@@ -193,7 +194,7 @@ fn groups(entry: &Entry, findings: &mut Findings) -> Option<Vec<Group>> {
     if groups.is_empty() {
         let message =
             format!("tacit supports none of the groups in `{option}`", option = entry.name);
-        findings.error(&entry.at, message, "name X25519, P-256 or P-384");
+        findings.error(&entry.at, message, "add X25519, P-256 or P-384");
         return None;
     }
     if !dropped.is_empty() {
@@ -202,7 +203,7 @@ fn groups(entry: &Entry, findings: &mut Findings) -> Option<Vec<Group>> {
             option = entry.name,
             groups = dropped.join(" ")
         );
-        let fix = "update peers that support none of the remaining groups";
+        let fix = "update peers that support none of the groups in the imported policy";
         findings.changed(&entry.at, message, fix);
     }
     if !groups.contains(&Group::X25519MLKEM768) {

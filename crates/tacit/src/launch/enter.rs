@@ -111,9 +111,9 @@ impl Helper {
             warn(
                 MessageId("hidden-late"),
                 format_args!(
-                    "cannot watch the policy's files for changes: {error}; after you replace a \
-                     file, up to a second passes before tacit hides the new file from the \
-                     program\n    fix: raise fs.inotify.max_user_instances"
+                    "cannot watch the secret files of the policy for changes: {error}. After you \
+                     replace a secret file, the program may be able to read the new file for up \
+                     to a second\n    fix: raise fs.inotify.max_user_instances"
                 ),
             );
         }

@@ -45,7 +45,7 @@ pub struct LinkArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Open sockets for the runs of `tacit run --link`, as the rules with `link` allow
+    /// Serve links: open the sockets that `tacit run --link` requests and the policy permits
     Serve(ServeArgs),
     /// Be the first process of a virtual machine without a network, and run CMD through a link
     Init(LinkInitArgs),
@@ -151,7 +151,8 @@ struct StartArgs {
     /// The policy file [default: /etc/tacit/links-enabled/NAME.toml, then $TACIT_POLICY]
     #[arg(short, long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// Destination of the log: journal, syslog, state, none or a path with a `/`
+    /// Destination of the log: journal, syslog, state (a file in $XDG_STATE_HOME/tacit), none or a
+    /// path with a `/`
     #[arg(long, value_name = "DEST", default_value = "state")]
     log: String,
     /// Print the state of the link as JSON
@@ -361,7 +362,8 @@ enum Output {
     Json,
 }
 
-/// Sends a request of an operator.
+/// Sends `stop` or `trace` to the server of a link. Prints the new state of the link if the output
+/// is JSON.
 fn change(link: &Path, control: LinkControl, output: Output) -> ExitCode {
     let path = path_of(link);
     match query::request(&path, &LinkRequest::Control(control)) {

@@ -45,7 +45,7 @@ const ANSWER_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How long processes may take to end after SIGTERM.
 const END_WAIT_MAX: Duration = Duration::from_secs(5);
 const END_INTERVAL: Duration = Duration::from_millis(20);
-/// The name under which the other side lists the attempts of this command.
+/// The name of a run that this command sends when it asks whether the other side answers.
 const OWN_NAME: &str = "init";
 const RESOLVERS_FILE: &str = "/etc/resolv.conf";
 /// Where programs are looked for, if the kernel's command line has no `PATH=`.
@@ -89,7 +89,7 @@ enum AtEnd {
     /// Power off.
     #[default]
     PowerOff,
-    /// Start again; Firecracker ends the machine then.
+    /// Restart the machine. Under Firecracker, this ends the machine.
     Restart,
 }
 
@@ -127,7 +127,7 @@ pub(super) fn init(args: LinkInitArgs) -> ExitCode {
     code.into()
 }
 
-/// The status that a shell reports.
+/// Converts the status of the program to an exit status, as a shell does: 128 + N after signal N.
 fn code_of(status: ExitStatus) -> u8 {
     let of_signal = || status.signal().map(|signal| 128 + signal);
     let code = status.code().or_else(of_signal).and_then(|code| u8::try_from(code).ok());
@@ -157,7 +157,8 @@ impl Guest {
         Ok(Self { args, path, server })
     }
 
-    /// Runs the program as soon as the other side answers, and returns its status.
+    /// Waits until the other side of the link answers, and then runs the program. Returns the exit
+    /// status of the program.
     fn run(mut self) -> Result<ExitStatus, String> {
         let welcome = self.wait_for_other_side()?;
         write_resolvers(&welcome);
@@ -172,7 +173,7 @@ impl Guest {
         }
     }
 
-    /// Returns what the other side offers, as soon as it answers.
+    /// Waits until the other side of the link answers, and returns its answer.
     fn wait_for_other_side(&mut self) -> Result<LinkWelcome, String> {
         let mut reported = String::new();
         loop {
@@ -281,14 +282,14 @@ fn mount_all() -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the directory exists or can be made, and takes files.
+/// Creates the directory if it is missing. Returns whether this process may create files in it.
 fn is_writable(directory: &str) -> bool {
     let _ = std::fs::create_dir(directory);
     rustix::fs::access(directory, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
-/// Loads modules. A machine may lack the device of a module, and the other modules may be enough,
-/// so errors are only reported.
+/// Loads kernel modules. Logs a warning for each module that fails to load, and then loads the next
+/// module: the machine may lack the device of a module, and may work without this module.
 fn load_modules(list: &Path) -> Result<(), String> {
     let text = std::fs::read_to_string(list)
         .map_err(|error| format!("cannot read the list of modules {}: {error}", list.display()))?;
@@ -316,8 +317,7 @@ fn hello(path: &Path) -> io::Result<LinkAnswer> {
     Ok(requested.map_err(|_| io::ErrorKind::TimedOut)??.1.message)
 }
 
-/// Lets programs send DNS queries to the other side's resolvers, unless the machine has a file of
-/// its own.
+/// Writes the DNS resolvers of the other side to `/etc/resolv.conf`. Keeps the file if it exists.
 fn write_resolvers(welcome: &LinkWelcome) {
     if Path::new(RESOLVERS_FILE).exists() || welcome.resolvers.is_empty() {
         return;

@@ -181,9 +181,10 @@ struct Results {
     done: u64,
     /// Scheduled requests that were not sent before the end.
     unsent: u64,
-    /// Time from when a request was scheduled (in a closed loop: sent) to its reply.
+    /// The time between the scheduled time of a request and its reply. In a closed loop, a request
+    /// is scheduled when it is sent.
     latency: Histogram,
-    /// Time from when a request was sent to its reply.
+    /// The time between sending a request and receiving its reply.
     service: Histogram,
 }
 
@@ -281,7 +282,7 @@ impl Connection {
         self.stream.write_all(&self.request).map_err(broken)?;
         self.stream.read_exact(&mut self.reply).map_err(broken)?;
         if self.reply[..repeated] != number[..repeated] {
-            return Err(WorkloadError::Mixed("a reply contains another request number"));
+            return Err(WorkloadError::Mixed("a reply contains the number of another request"));
         }
         Ok(())
     }

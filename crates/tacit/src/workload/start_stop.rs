@@ -49,18 +49,18 @@ pub(super) struct StartStopArgs {
 struct Results {
     starting: CpuUsage,
     start_s: f64,
-    /// For each direction.
+    /// The durations of the starts, for each direction.
     latency: Vec<Histogram>,
     stopping: CpuUsage,
     stop_s: f64,
     charts: Vec<Chart>,
 }
 
-/// What one thread started.
+/// The connections that one thread has opened.
 #[derive(Default)]
 struct Started {
     streams: Vec<Stream>,
-    /// For each direction.
+    /// The durations of the starts, for each direction.
     latency: Vec<Histogram>,
 }
 

@@ -309,7 +309,7 @@ fn a_map_entry_with_warn_accepts_and_warns_until_it_denies() {
     let table = agent.ok(&["show", "connections", "--wide"]);
     assert!(
         table.contains(
-            "no name; the certificate matches an entry with `warn` in an identity map (valid)"
+            "no identity: a `warn` entry of an identity map matches the certificate (valid)"
         ),
         "{table}"
     );

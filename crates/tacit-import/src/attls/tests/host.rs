@@ -94,8 +94,9 @@ fn what_a_host_accepts_is_one_rule_for_all_its_ports_and_addresses() {
     let (text, found) = imported(&clear, MAP, HOST);
     assert_eq!(text, None);
     assert!(
-        found.iter().any(|one| one
-            .contains("to all of these addresses, and would permit connections to them in clear")),
+        found.iter().any(|one| one.contains(
+            "to all of these addresses, and would permit unencrypted connections to these addresses"
+        )),
         "{found:#?}"
     );
 }

@@ -1,21 +1,26 @@
-//! Sends the IKE_AUTH requests of an initiator: one for every answer to the first request
-//! (IKE_SA_INIT). The initiator stops when an AUTH payload proves which answer is from the peer.
+//! Authenticates the peer of an IKE initiator, even if an attacker sends forged answers. (The
+//! initiator is the side that sends the first request, IKE_SA_INIT.)
 //!
-//! An attacker who has seen the first request can forge an answer with a valid key exchange. Only
-//! the AUTH payload shows which answer is from the peer (RFC 7296 sections 2.4 and 2.21.1):
+//! An attacker who has seen the first request can forge an answer with a valid key exchange. So
+//! tacit sends an IKE_AUTH request for each answer. The response contains an AUTH payload: a proof
+//! of who sent the answer. Only this proof shows which answer is from the peer (RFC 7296 sections
+//! 2.4 and 2.21.1):
 //!
 //! ```text
 //!   answer ─> IKE SA ─> AUTH ─> verified ─────────────────> established; drops all other answers
 //!                          └──> refused, or no response ─> continues with another answer
 //! ```
 //!
-//! An *attempt* is the exchange that follows one answer. The field `sas` contains the IKE SA of the
-//! *current* attempt. A message belongs to the attempt whose keys verify the message. The SPI of
-//! the message does not identify the attempt, because an attacker may use the SPI of the peer. When
-//! a message for another attempt arrives, that attempt becomes the current attempt. If the only
-//! remaining attempt is refused, tacit waits [`OTHER_ANSWER_WAIT`] for another answer. Until the
-//! peer answers the IKE_AUTH request, tacit repeats both the IKE_AUTH request and the first
-//! request.
+//! An *attempt* is the exchange that follows one answer. Each attempt has an IKE SA (keys and
+//! state). The field `sas` contains the IKE SA of the *current* attempt.
+//!
+//! A message belongs to the attempt whose keys verify the message. The SPI (the number of the IKE
+//! SA in the message) does not identify the attempt, because an attacker may use the SPI of the
+//! peer. When a message for another attempt arrives, that attempt becomes the current attempt.
+//!
+//! If the only remaining attempt is refused, tacit waits [`OTHER_ANSWER_WAIT`] for another answer.
+//! Until the peer answers the IKE_AUTH request, tacit repeats both the IKE_AUTH request and the
+//! first request.
 //!
 //! Limit: [`ATTEMPTS_MAX`] attempts at a time; a further attempt replaces the oldest. The module
 //! `answers` limits how many attempts begin in a period. So the peer has time to answer the
@@ -150,7 +155,7 @@ impl IkeConnection {
     }
 }
 
-/// The most attempts besides the current one.
+/// The maximum number of attempts at a time, with the current one.
 pub(super) const ATTEMPTS_MAX: usize = 64;
 /// How long tacit waits for another answer after the last attempt was refused. The peer's answer
 /// follows a forged answer soon, because both answer the same request.

@@ -135,8 +135,7 @@ fn peer(connection: &ConnectionDisplay) -> Option<String> {
         }
         (None, None) if peer.warned.is_some() => {
             format!(
-                "no name; the certificate matches an entry with `warn` in an identity map \
-                 ({check})"
+                "no identity: a `warn` entry of an identity map matches the certificate ({check})"
             )
         }
         (None, None) => check.to_owned(),

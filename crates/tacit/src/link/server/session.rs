@@ -392,9 +392,9 @@ fn check_hello(
     let of_host = runs_of_host_max(max);
     if is_host && link.state.borrow().count_runs_of(end) >= of_host {
         return Err(format!(
-            "the host already has {of_host} runs on the link, which is the maximum for one host \
-             (three quarters of `runs`, which is {max}): end a run of this host, or raise `runs` \
-             in [link.{name}]",
+            "the host already has {of_host} runs on the link, and this is the limit for one host: \
+             end a run of this host, or raise `runs` in [link.{name}] (now {max}; one host may \
+             have three quarters of these runs)",
             name = link.name
         ));
     }

@@ -351,9 +351,10 @@ impl Capture {
         drop(self.run.take_fresh());
         let wanted: BTreeSet<CaptureRange> = self.wanted().into_iter().collect();
         if wanted.len() >= CAPTURE_RANGES_MAX {
-            let reason = "the DNS names and rules of the policy have more address ranges than the \
-                          kernel can capture, so the run refuses connections to some of them: in \
-                          `remote`, use networks instead of many names or addresses";
+            let reason = "the rules and DNS names of the policy need more address ranges than the \
+                          kernel can capture. The run refuses connections to the addresses that \
+                          are not captured: in `remote`, use networks instead of many names or \
+                          addresses";
             self.log.warn(
                 Event::new("capture-full").field("run", &self.run.name).field("next", reason),
             );

@@ -18,8 +18,8 @@ Examples:
 pub(in crate::workload) struct RampArgs {
     #[command(flatten)]
     pub(super) client: ClientArgs,
-    /// Another address to measure in turns with --connect; the report has the difference in CPU
-    /// time; may be repeated
+    /// Another address to measure: ramps use this address and --connect in turn, and the report
+    /// compares the CPU time; may be repeated
     #[arg(long, value_name = "NAME=HOST:PORT")]
     pub(super) also: Vec<RouteArg>,
     /// Number of open connections at the end of each ramp
@@ -34,7 +34,8 @@ pub(in crate::workload) struct RampArgs {
     /// Connections to open at the same time
     #[arg(long, value_name = "N", default_value = "1", value_parser = count(THREADS_MAX))]
     pub(super) at_once: usize,
-    /// How long to wait between two ramps; then the measured processes must become idle
+    /// How long to wait before each ramp; then the client waits until the measured processes are
+    /// idle
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time)]
     pub(super) pause: Duration,
 }

@@ -117,7 +117,7 @@ impl<'a> Parts<'a> {
             _ => None,
         });
         let Some((aead, cbc_bits)) = cipher else {
-            let message = format!("`{text}` names no cipher");
+            let message = format!("`{text}` contains no cipher");
             value.error(message, "begin the proposal with a cipher: `aes256gcm16`");
             return None;
         };
