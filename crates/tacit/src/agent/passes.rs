@@ -51,7 +51,7 @@ impl Passes {
         self.replaced.push(before);
     }
 
-    /// Waits until a pass has ended or, if none is in progress, until the next check of ages is due.
+    /// Waits until the pass in progress has ended. Without one, waits until ages must be checked.
     pub(super) async fn due(&mut self) {
         let Some(UnderWay { result, ages }) = &mut self.under_way else {
             return match self.age_due {

@@ -98,12 +98,12 @@ impl Agent {
         let congestion_control = shared.congestion_control.clone();
         let listeners = Listeners::open(&installed.policy, &mut handover, congestion_control)
             .map_err(AgentError::Listen)?;
-        let (requests, received) = mpsc::channel(server::REQUESTS_MAX);
+        let (sender, requests) = mpsc::channel(server::REQUESTS_MAX);
         let (events, run_events) = mpsc::channel(launchers::EVENTS_MAX);
         let control = Control::open(
             &options.control,
             &mut handover,
-            requests,
+            sender,
             traces::tracer(&options, &shared),
             supervisor.as_ref(),
         )?;
@@ -145,7 +145,6 @@ impl Agent {
             freed_memory: FreedMemory::default(),
         };
         agent.begin(handover, launcher, helper).await?;
-        let requests = received;
         let inbox = Inbox { requests, run_events, tuns, ike_notices, supervisor_reports, signals };
         Ok((agent, inbox))
     }

@@ -279,8 +279,8 @@ impl LinkClient {
         self.session.load_full().ok_or_else(|| refused("the server of the link has ended"))
     }
 
-    /// Sends a request on an idle stream. If there is no idle stream, or if this stream fails, sends
-    /// the request on a new stream.
+    /// Sends a request on an idle stream. If there is no idle stream, or if this stream fails, the
+    /// request is sent on a new stream.
     async fn ask_again(
         &self,
         request: &LinkRequest,
