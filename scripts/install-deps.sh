@@ -80,6 +80,7 @@ if [ "$purpose" = test ]; then
     need nodejs node
     need busybox-static busybox
     need iputils-ping ping
+    PATH="$PATH:/usr/sbin:/sbin" need nftables nft
     # Runtimes of containers, which run a hook of tacit.
     need crun crun
     PATH="$PATH:/usr/sbin:/sbin" need runc runc
