@@ -206,7 +206,7 @@ permit = true
     fn an_assigned_address_must_not_stand_for_something_else() {
         for (address, what) in [
             ("10.9.0.1", "an address of this host"),
-            ("198.18.0.7", "alias addresses"),
+            ("198.18.0.7", "an address in `alias-ranges`"),
             ("10.8.0.1", "in another tunnel"),
             ("192.0.2.2", "the peer [ike.other]"),
             ("10.3.0.7", "`remote` of rule `far`"),

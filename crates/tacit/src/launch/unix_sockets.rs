@@ -55,12 +55,27 @@ struct HeldSockets {
     is_truncated: bool,
 }
 
-/// The sockets of all programs that the launcher has started, except the helper.
+/// The processes of tacit that the launcher has started: this helper, and the private agent. The
+/// supervisor of the agent is a child of the launcher in the launcher's own network namespace.
+/// Programs and their orphans are in the namespace of the run.
+fn own_processes(launcher: u32) -> HashSet<u32> {
+    let network = |pid| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+    let outside = network(launcher);
+    let is_outside = |pid: &u32| outside.is_some() && network(*pid) == outside;
+    let outside_roots = owner::children(launcher).into_iter().filter(is_outside);
+    let mut own: HashSet<_> =
+        outside_roots.flat_map(|root| owner::descendants(root).into_iter().chain([root])).collect();
+    own.insert(std::process::id());
+    own
+}
+
+/// The sockets of all programs that the launcher has started, without the processes of tacit.
 fn holders(launcher: u32) -> HeldSockets {
     let until = Instant::now() + SEARCH_TIME_MAX;
     let mut held = HeldSockets::default();
+    let own = own_processes(launcher);
     for pid in owner::descendants(launcher) {
-        if pid == std::process::id() {
+        if own.contains(&pid) {
             continue;
         }
         if Instant::now() >= until || held.processes.len() == PROCESSES_MAX {

@@ -368,7 +368,7 @@ mod tests {
         let args = Line::try_parse_from(words).unwrap().args;
         let clocks = Clocks::of(&ClocksArgs::default()).unwrap();
         let error = drive(&[address], &args, &clocks).err().unwrap();
-        assert!(error.to_string().contains("length of a stream"), "{error}");
+        assert!(error.to_string().contains("a different number of bytes"), "{error}");
         liar.join().unwrap();
     }
 }
