@@ -287,7 +287,7 @@ fn joined(buffer: &mut [u8], packets: &[OpenedPacket]) {
             );
         };
         let Ok(parsed) = IpPacket::parse(&large) else {
-            panic!("a large packet is not a valid IP packet")
+            panic!("the packets were joined into a large packet that is not a valid IP packet")
         };
         for (again, original) in divide(&parsed, &large, segment_bytes).iter().zip(taken) {
             let mut again = again.clone();

@@ -113,7 +113,7 @@ Examples:
   tacit restart
   tacit restart --control ./agent.sock")]
     Restart(ControlArgs),
-    /// Close connections with a reset
+    /// Close connections with a TCP reset
     Close(CloseArgs),
     /// Estimate the CPU time that measured traffic would need with other settings
     Project(project::ProjectArgs),
@@ -250,7 +250,7 @@ struct AgentArgs {
     /// Run the agent in this process, without a supervisor that starts its successor
     #[arg(long)]
     no_supervisor: bool,
-    /// Supervisors start agents with this option; supervisors of an older version use `--kept`
+    /// The supervisor starts the agent with --supervised (in older versions of tacit, with --kept)
     #[arg(long, hide = true, alias = "kept")]
     supervised: bool,
     /// First read a secret from the supervisor; a new agent that replaces this agent must know the
@@ -475,12 +475,12 @@ fn visible_commands() -> clap::Command {
         .subcommands(visible)
 }
 
-/// The parent of the agent's process.
+/// Which process is the parent of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Parent {
-    /// The agent's supervisor.
+    /// The parent is the agent's supervisor.
     Supervisor,
-    /// Another process, such as a shell or a service manager.
+    /// The parent is another process, such as a shell or a service manager.
     Other,
 }
 

@@ -13,8 +13,9 @@ pub(crate) fn check(source: &Source, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Paths that exist only on one machine, and package registries. Each text is split into two parts,
-/// so that the check does not find the text in this file.
+/// The project must not contain these texts: paths that exist only on one machine, and names of
+/// package registries. Each text is split into two parts, so that the check does not find the text
+/// in this file.
 const PLACES: [(&str, &str); 8] = [
     ("/wo", "rk/"),
     ("/ro", "ot/"),
@@ -26,7 +27,7 @@ const PLACES: [(&str, &str); 8] = [
     ("proxy.gol", "ang.org"),
 ];
 
-/// Files that may contain registries.
+/// The files that may contain texts of [`PLACES`].
 const PLACES_ALLOWED: [&str; 2] = ["Cargo.lock", "LICENSE"];
 
 fn check_places(source: &Source, findings: &mut Vec<Finding>) {
@@ -183,7 +184,7 @@ struct Word {
     word: String,
 }
 
-/// Every quoted word that may be a key or value of the policy.
+/// Returns every quoted word that may be a key or value of the policy.
 fn policy_words(source: &Source) -> Vec<Word> {
     let length = source.code_without_tests().len();
     let text = source.text.get(..length).unwrap_or_default();

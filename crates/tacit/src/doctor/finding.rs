@@ -22,7 +22,7 @@ impl Presence {
     /// `There` if `condition` is true.
     #[expect(
         clippy::fn_params_excessive_bools,
-        reason = "the parameter is a condition, which the function converts to a `Presence`"
+        reason = "this function converts a bool to a `Presence`"
     )]
     pub(super) fn when(condition: bool) -> Self {
         if condition { Self::There } else { Self::Missing }

@@ -256,8 +256,8 @@ fn remote(table: &TomlTable<'_>) -> Option<Remote> {
 
 /// The end of an address that the other side of a link binds: its clients are not known.
 fn bound(table: &TomlTable<'_>) -> Option<Remote> {
-    let why = "with `link` and direction = \"inbound\", the flow has only a local address: a \
-               program binds this address, and no client has connected yet";
+    let why = "a flow with `link` and direction = \"inbound\" has no remote address: the program \
+               only binds a local address, and no client has connected yet";
     let fix = "remove the key, and set `local` to the address that the program binds";
     table.refuse(&["remote", "address", "ports"], why, fix);
     let fix = "add the address that the program binds: local = \"192.0.2.1:8080\"";
@@ -267,7 +267,7 @@ fn bound(table: &TomlTable<'_>) -> Option<Remote> {
 /// The link whose other side requests the flow.
 #[expect(
     clippy::option_option,
-    reason = "`None` means an error, and `Some(None)` means that the key is missing"
+    reason = "returns `None` after an error, and `Some(None)` if the key is missing"
 )]
 fn link(table: &TomlTable<'_>) -> Option<Option<String>> {
     let link = optional(table, "link", |value| value.string().map(str::to_owned));
@@ -284,7 +284,7 @@ fn refuse<T>(table: &TomlTable<'_>, error: NoFlow) -> Option<T> {
     match error {
         NoFlow::ListenMissing => {
             let fix = "add listen = \"ADDRESS\", the listening address of a rule";
-            table.incomplete("an inbound flow needs `listen`", fix);
+            table.incomplete("a test of an inbound flow needs the key `listen`", fix);
         }
         NoFlow::ListenUnexpected => {
             table.refuse(&["listen"], "an outbound flow has no listening address", "remove it");
@@ -296,7 +296,7 @@ fn refuse<T>(table: &TomlTable<'_>, error: NoFlow) -> Option<T> {
 /// The value of an optional key: `Some(None)` if it is absent, `None` if it is invalid.
 #[expect(
     clippy::option_option,
-    reason = "`None` means an error, and `Some(None)` means that the key is missing"
+    reason = "returns `None` after an error, and `Some(None)` if the key is missing"
 )]
 fn optional<'t, T>(
     table: &TomlTable<'t>,

@@ -8,7 +8,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use tacit_core::policy::{Suite, parse_duration};
 
-/// The shortest interval to measure: the ledger is updated with a delay of a few milliseconds.
+/// The shortest interval to measure. The ledger is updated with a delay of a few milliseconds, so a
+/// shorter interval would give a wrong result.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// The longest interval to measure.
 const INTERVAL_MAX: Duration = Duration::from_secs(3600);
@@ -48,7 +49,7 @@ pub struct ProjectArgs {
     /// Number of CPUs that are reserved as engines
     #[arg(long, value_name = "N")]
     pub(super) engines: Option<u32>,
-    /// The engines are CPUs in addition to those of the machine
+    /// Assume that the engines run on additional CPUs, not on CPUs of the machine
     #[arg(long, requires = "engines")]
     pub(super) added: bool,
     /// CPU time of a packet with engines, divided by the CPU time without engines; `tacit workload
@@ -59,7 +60,7 @@ pub struct ProjectArgs {
     /// Maximum load of an engine; determines how many engines are needed
     #[arg(long, value_name = "PERCENT", default_value = "80", value_parser = target)]
     pub(super) target: f64,
-    /// Cipher suite of all rules with TLS
+    /// Assume this cipher suite for all rules with TLS
     #[arg(long, value_enum, ignore_case = true, value_name = "SUITE")]
     pub(super) suite: Option<SuiteArg>,
     /// Change a rule to permit, tls, or engine (engines relay its connections); may be repeated
@@ -73,16 +74,17 @@ pub struct ProjectArgs {
     pub(super) json: bool,
 }
 
-/// The cipher suites without a TLS version: the record cost is the same in TLS 1.2 and 1.3.
+/// The cipher suites. They have no TLS version, because a record costs the same CPU time in TLS 1.2
+/// and TLS 1.3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum SuiteArg {
-    /// The default
+    /// AES with 128-bit keys, the first suite in the default order
     #[value(name = "aes-128-gcm")]
     Aes128Gcm,
     /// AES with 256-bit keys
     #[value(name = "aes-256-gcm")]
     Aes256Gcm,
-    /// For CPUs without AES instructions
+    /// ChaCha20-Poly1305, for CPUs without AES instructions
     #[value(name = "chacha20", alias = "chacha20-poly1305")]
     ChaCha20,
 }

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! A [`WorkSource`] is, for example, a listening socket. A thread begins to serve a source with
-//! `serve`, which returns a [`Served`]. The thread stops with a method of [`Served`]: after `stop`,
-//! accepted connections continue; `finish` ends them.
+//! `serve`, which returns a [`Served`]. To stop serving the source, the thread calls `stop` or
+//! `finish` of this [`Served`]. After `stop`, the accepted connections of the source continue.
+//! `finish` ends these connections.
 //!
 //! A thread can hand a connection over to another thread, for example an engine to a data worker.
 //! The other thread then calls `resume` of its own lanes.

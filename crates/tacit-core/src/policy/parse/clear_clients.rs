@@ -20,7 +20,7 @@ const CLEAR_KEYS: [&str; 2] = ["clear-sources", "clear-until"];
 /// client needs TLS.
 #[expect(
     clippy::option_option,
-    reason = "the outer `None` stands for an error, the inner `None` for a missing key"
+    reason = "returns `None` after an error, and `Some(None)` if the key is missing"
 )]
 pub(super) fn read(
     table: &TomlTable<'_>,

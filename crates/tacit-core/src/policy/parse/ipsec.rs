@@ -84,7 +84,7 @@ pub(super) fn read(table: &TomlTable<'_>) -> Option<RunRule> {
 fn refuse(table: &TomlTable<'_>) {
     let why = "the kernel delivers the packets of a tunnel directly to programs, so tacit has no \
                socket to which this key could apply";
-    let fix = "remove the key; `local-ports` selects the ports at which programs listen";
+    let fix = "remove the key; to select the ports at which programs listen, set `local-ports`";
     table.refuse(&["listen"], why, fix);
     table.refuse(&FORWARDING_KEYS, why, fix);
     let owners = ["program", "user", "group", "cgroup", "slice", "unit"];
@@ -108,13 +108,13 @@ fn remote(value: &TomlValue<'_>) -> Option<AddressSelector> {
     let selector = address::selector(value)?;
     let (problem, fix) = match selector {
         AddressSelector::Name { .. } => (
-            "this is a name, but the routes of a tunnel contain only addresses",
-            "write the address or network behind the peer; to let programs resolve a name, list \
-             the name in `names`",
+            "the routes of a tunnel contain addresses, and no DNS names",
+            "set `remote` to the addresses that programs reach through the tunnel; to let programs \
+             resolve a name, list the name in `names`",
         ),
         _ if selector.near().is_some() => (
-            "this is a loopback or link-local address, which cannot be reached through a tunnel",
-            "write the address or network behind the peer",
+            "a loopback or link-local address cannot be reached through a tunnel",
+            "set `remote` to the addresses that programs reach through the tunnel",
         ),
         _ => return Some(selector),
     };

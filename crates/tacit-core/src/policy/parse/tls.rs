@@ -215,7 +215,7 @@ fn connect_after(
 /// Parses `on-tls`. The outer `None` means that an error was reported.
 #[expect(
     clippy::option_option,
-    reason = "the outer `None` stands for an error, the inner `None` for a key that does not apply"
+    reason = "returns `None` after an error, and `Some(None)` if the key does not apply"
 )]
 fn own_tls(table: &TomlTable<'_>, common: &TlsCommon, setting: &Setting) -> Option<Option<OwnTls>> {
     let why = match (setting.role, &common.start) {

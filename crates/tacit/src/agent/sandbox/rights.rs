@@ -123,9 +123,9 @@ pub(super) fn sockets(policy: &Policy, options: &AgentOptions) -> WorkerSockets 
 pub(super) fn check_sockets(made: WorkerSockets, policy: &Policy) -> Result<(), Diagnostic> {
     match rule_to_unix(policy) {
         Some(rule) if made == WorkerSockets::Internet => {
-            let message = "this agent cannot connect to UNIX sockets: when the agent started, no \
-                           rule connected to a UNIX socket, so the agent's sandbox does not allow \
-                           this";
+            let message = "this agent cannot connect to UNIX sockets: the agent's sandbox forbids \
+                           such connections, because no rule connected to a UNIX socket when the \
+                           agent started";
             Err(Diagnostic::error(MessageId("needs-restart"), rule.position, message)
                 .with_fix(RESTART))
         }
@@ -144,7 +144,7 @@ pub(super) fn check(kept: CapabilitySet, policy: &Policy) -> Result<(), Diagnost
     let rule = policy.rules.iter().find(gives);
     let position =
         rule.map_or(SourcePosition { file: 0, line: 1, column: 1 }, |rule| rule.position);
-    let message = "this agent cannot change the owner of a socket file: when the agent started, no \
-                   rule had `unix-owner`, so the agent's sandbox does not allow this";
+    let message = "this agent cannot change the owner of a socket file: the agent's sandbox \
+                   forbids this change, because no rule had `unix-owner` when the agent started";
     Err(Diagnostic::error(MessageId("needs-restart"), position, message).with_fix(RESTART))
 }

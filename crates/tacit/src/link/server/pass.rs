@@ -14,8 +14,8 @@
 //! agent relays the connection.
 //!
 //! The channel is a copy of the socket that the agent uses to send messages to the helper. The
-//! server closes this copy after one answer. Otherwise, the helper would not notice that the agent
-//! has ended.
+//! server closes this copy after one answer, because the helper detects the end of the agent only
+//! when all copies of the socket are closed.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -63,7 +63,7 @@ impl OutputArgs {
         if self.progress { ProgressLines::Always } else { ProgressLines::OnTerminal }
     }
 
-    /// Whether another program controls the measurement.
+    /// Returns whether another program controls the measurement (`--steered`).
     pub(super) fn steering(&self) -> Steering {
         if self.steered { Steering::ByPipes } else { Steering::Absent }
     }

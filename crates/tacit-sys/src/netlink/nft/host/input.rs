@@ -1,24 +1,25 @@
 //! Builds the nftables rules of the chain `input`, for packets that the kernel delivers to this
-//! host. A captured port is a port whose packets must go to the agent. The rules accept a
-//! client's packet to a captured port only if a socket of the agent receives the packet.
+//! host. This chain applies the filter rules, which permit or deny single packets. It also refuses
+//! packets that the agent must receive, but does not receive.
 //!
-//! The earlier chain `prerouting` sends these packets to the agent. `prerouting` gets each packet
-//! before the kernel decides whether the packet is for this host. So `prerouting` checks whether
-//! the destination address has the type `local`. In two cases, `prerouting` misses a packet to a
-//! captured port:
+//! A *captured port* is a port whose packets must go to the agent. The earlier chain `prerouting`
+//! sends these packets to the agent. But `prerouting` gets a packet before the kernel has decided
+//! whether the packet is for this host. So `prerouting` only checks the type of the destination
+//! address. In two cases, `prerouting` misses a packet to a captured port:
 //!
 //! * Policy routing or a VRF delivers the packet to this host, although the type of the address is
-//!   not `local`.
+//!   neither `local` nor `anycast`.
 //! * NAT changes the port of the packet after `prerouting`.
 //!
 //! ```text
 //! input  accepts packets that stay on the host, and captured packets of containers
 //!        accepts packets to captured ports if a socket of the agent receives them
-//!        accepts packets to captured ports if the chain `clients` has already applied the
-//!        filter rules to these packets (otherwise filter rules would count a packet twice)
-//!        applies the filter rules, which permit or deny single packets, to all other packets
+//!        accepts packets to captured ports if the chain `clients` has already filtered them
+//!        applies the filter rules to all other packets
 //!        refuses the remaining packets to captured ports
 //! ```
+//!
+//! The filter rules count packets, so no packet may pass through the filter rules twice.
 
 use super::super::expression::Expression;
 use super::super::host_expression::HostExpression;

@@ -54,7 +54,7 @@ pub fn install_units(
     destinations: &[Element],
 ) -> Result<(), Error> {
     check(destinations)?;
-    const { assert!(HOST_RANGES_MAX == 16_384, "change the number in the error message too") };
+    const { assert!(HOST_RANGES_MAX == 16_384, "also change the number in the error below") };
     if destinations.len() > HOST_RANGES_MAX {
         return Err(Error::Invalid(
             "the policy rules with `unit` have more than 16,384 destinations: use fewer and larger \
