@@ -210,8 +210,8 @@ impl Context<'_> {
         }
         let message = "tacit cannot see which program accepts a connection, so connections to \
                        every program that listens on the port would be in clear";
-        let fix = "if connections to all programs on this port are allowed to be in clear, remove \
-                   the job name; otherwise remove the rule";
+        let fix = "remove the job name if all programs on this port may receive connections in \
+                   clear; otherwise remove the rule";
         self.findings.error(at, message, fix);
         false
     }

@@ -356,8 +356,8 @@ impl Watched {
         Some(LOOK_INTERVAL)
     }
 
-    /// Checks the installed rules shortly: a program has changed nftables rules. Changes that
-    /// follow each other are checked at once.
+    /// Schedules a check of the installed rules, after a program has changed nftables rules. One
+    /// check is enough for several changes that follow each other shortly.
     pub(super) fn look_soon(&mut self, now: Instant) {
         if let Some((_, next_look)) = &mut self.installed {
             *next_look = (*next_look).min(now + CHANGES_INTERVAL);

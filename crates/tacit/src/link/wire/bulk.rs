@@ -1,4 +1,5 @@
-//! Moves bytes in batches between TCP sockets and a stream.
+//! Moves bytes in batches between TCP sockets and the streams of a link. A stream connects the link
+//! servers of two kernels, and sends the bytes of one TCP socket in frames.
 //!
 //! ```text
 //!   socket ── read ──> slots for frames ── seal in place ──> one write

@@ -1,5 +1,5 @@
-//! Reports when a program has changed nftables rules, for `tacit agent --host`. After each report,
-//! the helper (the process that installs the agent's nftables rules) checks these rules at once.
+//! Reports when a program has changed nftables rules, for `tacit agent --host`. Shortly after a
+//! report, the helper (the process that installs the agent's nftables rules) checks these rules.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
