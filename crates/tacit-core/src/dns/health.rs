@@ -1,8 +1,9 @@
 //! Records which DNS servers do not answer.
 //!
-//! A server is *suspected* when a server that was queried later has answered first. A server is
-//! *failing* when it did not answer within its timeout, or when the network returned an error. When
-//! a server answers, it is no longer suspected or failing.
+//! A server becomes *suspected* if the client later queries another server, and the other server
+//! answers first. A server becomes *failing* and suspected if it does not answer within its
+//! timeout, or if the network returns an error. When a server answers, it is no longer suspected or
+//! failing.
 //!
 //! Limits: a server stays suspected for [`SUSPECTED_FOR`]; at most [`SERVERS_MAX`] servers are
 //! tracked.

@@ -82,9 +82,9 @@ fn check_owners_of_rules(rules: &[Effective<'_>], map: &Map, findings: &mut Find
             };
             let Some(other) = rules.iter().find(wider) else { continue };
             let message = format!(
-                "in the map file, [rule.{rule:?}] sets the program or user of {word} `{name}` for \
-                 rule `{rule}` only. Rule `{other}` also matches {word} `{name}`, but does not get \
-                 this setting",
+                "in the map file, [rule.{rule:?}] sets a program or user only for rule `{rule}`. \
+                 Rule `{other}` also matches {word} `{name}`, but does not get this program or \
+                 user",
                 rule = rule.rule.name,
                 other = other.rule.name,
                 name = own.value

@@ -97,12 +97,14 @@ fn of_field(field: &Field, digits: usize, findings: &mut Findings) -> Vec<Suite>
     if begins("TLS_") || begins("SSL_") {
         let (name, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
         if !rest.is_empty() {
-            let message =
-                format!("the import ignores `{text}` after the suite", text = rest.trim());
+            let message = format!(
+                "the import ignores `{text}` after the name of the cipher suite",
+                text = rest.trim()
+            );
             findings.changed(
                 &field.at,
                 message,
-                "remove the text, or write each suite on its own line",
+                "remove the text, or write each cipher suite on its own line",
             );
         }
         return by_name(name, field, findings).into_iter().collect();
@@ -162,7 +164,7 @@ fn report_dropped(suite: &str, why: &str, field: &Field, findings: &mut Findings
     findings.changed(
         &field.at,
         message,
-        "check that each peer supports one of the remaining suites",
+        "check that each peer supports one of the remaining cipher suites",
     );
 }
 
@@ -239,7 +241,10 @@ pub(super) fn groups(
         return None;
     }
     if newest == TlsVersion::V1_3 {
-        findings.info(&last.at, "the import adds X25519MLKEM768 before the groups of this line");
+        findings.info(
+            &last.at,
+            "the import adds X25519MLKEM768 before the key exchange groups of the rule",
+        );
         kept.insert(0, Group::X25519MLKEM768);
     }
     Some(kept)
@@ -271,7 +276,7 @@ fn groups_of(field: &Field, findings: &mut Findings) -> Vec<Group> {
             findings.changed(
                 &field.at,
                 message,
-                "check that each peer supports one of the remaining groups",
+                "check that each peer supports one of the remaining key exchange groups",
             );
             None
         }

@@ -118,8 +118,8 @@ impl CredentialFault {
             }
             Self::KeyUnusable => "the type of the private key is not supported".to_owned(),
             Self::KeyMismatch { subject, is_ca } => format!(
-                "the private key does not match the {kind} of {subject}, the first certificate \
-                 in the file of `cert`",
+                "the private key does not match the {kind} of {subject} (the first certificate \
+                 in the file that `cert` names)",
                 kind = if *is_ca { "CA certificate" } else { "certificate" }
             ),
             Self::OldVersion { subject, version } => {

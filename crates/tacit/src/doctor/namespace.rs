@@ -196,7 +196,7 @@ fn refused(at: FailedStep, reason: String) -> Vec<Finding> {
 
 fn made(user: User) -> Vec<Finding> {
     let whose = match user {
-        User::Own => "with a user namespace: programs have no capabilities",
+        User::Own => "each run has a user namespace of its own; its programs have no capabilities",
         User::Root => {
             "as root, without a user namespace: programs keep root's capabilities, except \
              capabilities that act outside of the run"

@@ -2,8 +2,9 @@
 //! the agent.
 //!
 //! Only the helper has rights over the namespace. The helper does not know the policy, and ends
-//! when `tacit run` ends. The helper answers requests of the agent one after the other on a
-//! channel. A successor of the agent gets a second channel.
+//! when `tacit run` ends. The agent sends its requests through a UNIX socket, the *channel*. The
+//! helper answers the requests one after the other. If the agent restarts, the new agent gets a
+//! channel of its own.
 //!
 //! The kernel notifies the helper of refused system calls (`notices/`) and of `connect` calls
 //! (`connects/`). The helper answers these notifications even while there is no agent.
@@ -235,7 +236,7 @@ impl HelperServer {
             | HelperRequest::HostEnd
             | HelperRequest::Sockets => Err(
                 "the helper of a run received a request that only the helper of a captured host \
-                 can handle; this is a bug in tacit"
+                 (`tacit agent --host`) can handle; this is a bug in tacit"
                     .to_owned(),
             ),
             // `serve` handles these requests, because it owns the channels.

@@ -47,7 +47,7 @@ pub struct LinkArgs {
 enum Verb {
     /// Serve links: open the sockets that `tacit run --link` requests and the policy permits
     Serve(ServeArgs),
-    /// Be the first process of a virtual machine without a network, and run CMD through a link
+    /// Run CMD through a link, as the first process of a virtual machine without a network
     Init(LinkInitArgs),
     /// List the links that are served on this host
     List(ListArgs),
@@ -171,7 +171,7 @@ struct StopArgs {
     /// The name of the link, or the path of its socket
     #[arg(value_name = "LINK")]
     link: PathBuf,
-    /// Print the last state of the link as JSON
+    /// Print the state that the link had before it stopped, as JSON
     #[arg(long)]
     json: bool,
 }
@@ -211,10 +211,10 @@ struct GiveArgs {
     /// The id of a connection of a run, or a process and its descriptor as PID/FD
     #[arg(value_name = "CONNECTION")]
     socket: String,
-    /// The name at which `tacit link take` waits
+    /// The NAME of the waiting command `tacit link take NAME`
     #[arg(long, value_name = "NAME")]
     to: String,
-    /// What happens to the program that has the socket
+    /// What happens to the giving program after the transfer
     #[arg(long, value_enum, default_value_t)]
     then: Then,
     /// The control socket of the agent that has the connection
@@ -239,7 +239,7 @@ struct TakeArgs {
     command: Vec<OsString>,
 }
 
-/// A link with the sockets of its runs.
+/// The state of a link; also the open sockets of its runs, if the user requests them.
 #[derive(Debug, Serialize)]
 struct LinkTasks {
     #[serde(flatten)]

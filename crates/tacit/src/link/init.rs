@@ -51,7 +51,7 @@ const RESOLVERS_FILE: &str = "/etc/resolv.conf";
 /// Where programs are looked for, if the kernel's command line has no `PATH=`.
 const PROGRAMS: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Be the first process of a virtual machine without a network, and run CMD through a link
+/// Run CMD through a link, as the first process of a virtual machine without a network
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples: what to add at the end of the kernel's command line, if the policy has a table [link.near]

@@ -10,11 +10,15 @@
 //! ```
 //!
 //! A link has a side without a network and a side with a network. If both sides run on one kernel,
-//! the server passes the socket itself (SCM_RIGHTS) and moves no bytes. Otherwise each side has a
-//! server ([`server`]). Between the two servers, each socket has a stream of its own (`wire`).
-//! Between hosts, this stream is TCP with TLS. To a virtual machine, it is vsock or a UNIX socket.
-//! With two servers, the run gets a socket from the server on its own side, in a separate namespace
-//! (`mirror`). This socket has the same addresses as the socket on the other side.
+//! one server passes the socket itself (SCM_RIGHTS) and moves no bytes. If the sides run on two
+//! kernels, each side has a server ([`server`]). Between the two servers, each socket has a stream
+//! of its own (`wire`). Between hosts, this stream is TCP with TLS. To a virtual machine, this
+//! stream is vsock or a UNIX socket.
+//!
+//! A program cannot get a socket of another kernel. Instead, the server on the program's kernel
+//! opens two connected sockets in a separate network namespace (`mirror`). The program gets the
+//! first socket, which has the same addresses as the socket on the other kernel. The server copies
+//! the bytes between the second socket and the stream.
 //!
 //! Two policies must permit a socket. The policy of the run decides first, and applies TLS. Then
 //! the policy of the server decides, with `[link.NAME]` and the rules with `link`.

@@ -16,12 +16,13 @@
 //!
 //! Normally, one thread serves both directions. If this thread is an engine (a thread with a CPU of
 //! its own) and is saturated, a second thread, `tacit-receive`, can serve the inbound direction
-//! (see `plan`). Without an engine, there is no second thread, because of these measurements:
-//! * With a permanent second thread, a stream on two idle CPUs is 13 % faster. It also costs 9 %
-//!   less CPU time. But if other programs use the CPUs too, a request takes 1.6 ms instead of 65
-//!   us.
-//! * With a second thread that runs only while there is much data, requests are as fast as with one
-//!   thread. But large streams on busy CPUs gain nothing.
+//! (see `plan`).
+//!
+//! Without an engine, there is no second thread, because measurements show no clear benefit:
+//! * A permanent second thread makes a stream on two idle CPUs 13 % faster, with 9 % less CPU time.
+//!   But if other programs also use the CPUs, a request takes 1.6 ms instead of 65 us.
+//! * A second thread that runs only during large transfers does not delay requests. But this thread
+//!   does not make streams on busy CPUs faster.
 //!
 //! The address of a peer can change only if the tunnel to the peer has [`PeerAddress::Roaming`].
 //! The thread takes the new address from a packet that passes the integrity check and has the

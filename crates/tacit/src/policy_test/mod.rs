@@ -73,7 +73,7 @@ pub fn run(args: &TestArgs) -> ExitCode {
 
 /// Why the flows cannot be tested.
 enum TestError {
-    /// Errors in the file or in its policy, each with its identifier and position.
+    /// Errors in the file of flows or in the policy, each with its identifier and position.
     InFile(String),
     /// Another error.
     Other(MessageId, String),
@@ -103,7 +103,7 @@ fn test(args: &TestArgs) -> Result<TestReport, TestError> {
     Ok(TestReport::of(&name, &path, &policy, &file))
 }
 
-/// Reads a file of flows. The error is the reason, with the fix.
+/// Reads a file of flows. If this fails, returns the reason and the fix.
 fn read_flows(path: &Path) -> Result<String, String> {
     let read = File::open(path).and_then(read_limited).map_err(|error| {
         format!(

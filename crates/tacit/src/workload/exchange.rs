@@ -181,8 +181,8 @@ struct Results {
     done: u64,
     /// Scheduled requests that were not sent before the end.
     unsent: u64,
-    /// The time between the scheduled time of a request and its reply. In a closed loop, a request
-    /// is scheduled when it is sent.
+    /// The time between the scheduled time of a request and its reply. Without `--rate`, the time
+    /// at which the request is sent counts as its scheduled time.
     latency: Histogram,
     /// The time between sending a request and receiving its reply.
     service: Histogram,

@@ -56,9 +56,9 @@ pub(super) struct StreamArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Direction {
-    /// From the server to the client
+    /// The server sends to the client
     In,
-    /// From the client to the server
+    /// The client sends to the server
     Out,
 }
 
@@ -69,7 +69,8 @@ enum Amount {
     Time(Duration),
 }
 
-/// A short stream before the measurement: it opens TCP windows and faults in buffers.
+/// The length of a short stream before the measurement. This stream enlarges the TCP windows, and
+/// makes the kernel allocate the memory of the buffers.
 const WARM_UP: Amount = Amount::Bytes(1_000_000);
 
 pub(super) fn run(args: &StreamArgs) -> Result<(), WorkloadError> {
@@ -141,7 +142,8 @@ struct Connection {
     stream: Stream,
     /// A block with its length in front, so that one write sends both.
     block: Vec<u8>,
-    /// Samples of the server's socket during the last stream, if the server sends them.
+    /// Samples of the TCP state of the server's socket during the last stream, if the server sends
+    /// samples.
     samples: Option<Vec<Sample>>,
 }
 

@@ -262,9 +262,8 @@ fn a_map_entry_of_one_rule_is_not_hidden_by_a_wider_pattern() {
     assert_eq!(policy, None);
     let wide = &names[0];
     let wanted = format!(
-        "in the map file, [rule.{narrow:?}] sets the program or user of Jobname `NIGHT1` for rule \
-         `{narrow}` only. Rule `{wide}` also matches Jobname `NIGHT1`, but does not get this \
-         setting"
+        "in the map file, [rule.{narrow:?}] sets a program or user only for rule `{narrow}`. Rule \
+         `{wide}` also matches Jobname `NIGHT1`, but does not get this program or user"
     );
     assert!(found.iter().any(|one| one.contains(&wanted)), "{found:#?}");
     let extended = map("NIGHT1 = { program = \"/p/1\" }\n");

@@ -1,11 +1,13 @@
 //! Runs the key exchange `IKE_SA_INIT`, as initiator or as responder (RFC 7296 section 1.2).
 //!
-//! Anyone who sees the first request can forge an invalid or a valid answer. So an invalid answer
-//! does not end the connection. Instead, the initiator records the reason, and waits for another
-//! answer (RFC 7296 section 2.21.1). The initiator cannot recognize a valid forged answer before
-//! the authentication. So the initiator tries to authenticate with each valid answer (see the
-//! modules `answers` and `attempts`). The peer may demand a cookie or another Diffie-Hellman group.
-//! Then the initiator changes its request, at most [`CHANGES_MAX`] times.
+//! Anyone who sees the first request can forge an answer. So an invalid answer does not end the
+//! connection. Instead, the initiator records the reason, and waits for another answer (RFC 7296
+//! section 2.21.1). If an answer is valid, only the authentication shows whether it is forged. So
+//! the initiator tries to authenticate with each valid answer (see the modules `answers` and
+//! `attempts`).
+//!
+//! The peer may demand a cookie or another Diffie-Hellman group. Then the initiator changes its
+//! request, at most [`CHANGES_MAX`] times.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -429,7 +431,7 @@ impl IkeConnection {
         });
         let answered = answered.ok_or_else(|| {
             IkeFailure::protocol(
-                "the peer chose a key exchange group that no request of tacit used",
+                "the peer chose a key exchange group, but tacit sent no request with this group",
             )
         })?;
         let shared = answered.secret.agree(&read.key_exchange.public_value)?;

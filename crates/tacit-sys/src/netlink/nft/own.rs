@@ -1,6 +1,6 @@
-//! Maintains two nftables sets: the IPv4 addresses and the IPv6 addresses of a run (a program under
-//! `tacit run`). A run has addresses that are the same in every run, and copies of the host's
-//! addresses.
+//! Maintains two nftables sets with the addresses of a run (a program under `tacit run`). One set
+//! contains IPv4 addresses, the other IPv6 addresses. Some addresses are the same in every run. All
+//! other addresses are copies of the host's addresses.
 
 use std::net::IpAddr;
 

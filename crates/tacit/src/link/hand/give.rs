@@ -28,12 +28,12 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 /// What happens to the giver after the transfer. It still has the socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(in crate::link) enum Then {
-    /// It continues. It must not use the socket any more
+    /// The program continues. It must not use the socket any more
     #[default]
     Continue,
-    /// It stays stopped
+    /// The program stays stopped
     Stop,
-    /// It is killed
+    /// The program is killed
     Kill,
 }
 

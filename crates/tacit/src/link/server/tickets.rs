@@ -3,11 +3,12 @@
 //! the client by a number, its *ticket* (`framed.rs`). Each bound socket, with its clients, belongs
 //! to a *session*: a run that uses the link.
 //!
-//! Limits: at most [`TICKETS_MAX`] clients of a link wait at the same time. At most
-//! [`TICKETS_OF_HOST_MAX`] of these clients belong to sessions from one host, which the server
-//! knows by its certificate. At most [`TICKETS_OF_SESSION_MAX`] belong to one session. Each client
-//! waits at most [`TICKET_WAIT_MAX`]. When a session ends, the server closes the connections of the
-//! clients that belong to the session.
+//! When a session ends, the server closes the connections of the session's clients.
+//!
+//! Limits: at most [`TICKETS_MAX`] clients of a link wait at the same time. One session has at most
+//! [`TICKETS_OF_SESSION_MAX`] of these clients. All sessions from one host together have at most
+//! [`TICKETS_OF_HOST_MAX`]; the certificate of the other link server identifies the host. Each
+//! client waits at most [`TICKET_WAIT_MAX`].
 
 use std::collections::HashMap;
 use std::io;

@@ -1,11 +1,14 @@
-//! Determines whether a run can use IPv4, IPv6 or both. A run can use an IP version if the host has
-//! a suitable route. A suitable route is a default route of this IP version, or a route to an
-//! address that the policy allows, or to a DNS resolver. If the run uses a link, the other side of
-//! the link must have a suitable route. A run can also use an IP version if the policy has an
-//! inbound rule for clients of this version.
+//! Determines whether a run can use IPv4, IPv6 or both. A run can use an IP version if one of these
+//! conditions is true for this version:
+//! * The host has a default route.
+//! * The host has a route to an address that the policy allows.
+//! * The host has a route to a DNS resolver.
+//! * The policy has an inbound rule, which allows clients to connect to the run.
 //!
-//! Limit: for each IP version, this module looks for routes to at most [`PROBES_MAX`] addresses,
-//! even if the policy allows more.
+//! If the run uses a link, the routes on the other side of the link count instead.
+//!
+//! Limit: for each IP version, this module looks for routes to at most [`PROBES_MAX`] resolvers and
+//! [`PROBES_MAX`] other addresses, even if the policy allows more.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

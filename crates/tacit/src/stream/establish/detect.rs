@@ -1,9 +1,8 @@
-//! Decides from the first byte of a client whether the client uses TLS. Only rules that accept both
-//! TLS and clear text (`accept = "both"`) need this decision.
+//! Decides whether a client uses TLS: by the client's address, or by the first byte that the client
+//! sends. Only rules that accept both TLS and clear text (`accept = "both"`) need this decision.
 //!
-//! As long as the client has sent nothing, tacit treats the connection as a slow handshake. The
-//! connection needs a permit of the handshake limiter, and tacit closes the connection after
-//! `handshake-timeout`.
+//! While the agent waits for the first byte, the connection counts as a handshake. So the limits of
+//! handshakes apply, and the agent closes the connection after `handshake-timeout`.
 
 use std::time::Instant;
 

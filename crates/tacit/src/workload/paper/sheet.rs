@@ -238,7 +238,7 @@ impl PaperReport {
         let mut parts = vec![PagePart::Prose(legend.to_owned())];
         parts.extend(self.sheets.iter().flat_map(PaperSheet::parts));
         HtmlPage {
-            title: "tacit workload paper: published tables, measured again".to_owned(),
+            title: "tacit workload paper: published measurements, repeated".to_owned(),
             subtitle: self.machine_line(),
             parts,
         }

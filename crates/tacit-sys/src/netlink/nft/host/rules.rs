@@ -15,7 +15,7 @@
 //!   returned   sends captured packets on lo to the agent; holds a SYN until the agent releases it
 //!   clients    sends packets of clients to the agent if a program listens at the captured port
 //!   closed     refuses packets to the agent's own ports
-//! input        refuses packets to captured ports that `clients` has missed (see `input.rs`)
+//! input        refuses packets to captured ports if the agent does not get them (see `input.rs`)
 //! postrouting  drops captured packets that would leave the host
 //! ```
 //!
@@ -435,7 +435,8 @@ impl Rules {
             let decided = [received, Host(IsRewritten(true)), Host(IsOriginal), forwarding];
             self.push(
                 Chain::Routed,
-                "adding the nft rule that checks flows of containers that NAT redirects",
+                "adding the nft rule that checks packets of containers after NAT has changed \
+                 their destination",
                 &decided,
             );
         }
@@ -616,7 +617,7 @@ impl Rules {
                 let named = [family_is, Transport(protocol), Host(Named(set, family)), capture];
                 self.push(
                     chain,
-                    "adding the nft rule that captures packets to addresses of DNS names",
+                    "adding the nft rule that captures packets to addresses recorded for DNS names",
                     &named,
                 );
             }

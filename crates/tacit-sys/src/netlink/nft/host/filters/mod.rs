@@ -12,21 +12,22 @@
 //!     filter_drop ...           drops or rejects a denied packet
 //! ```
 //!
-//! Each map is named a *group*, and one look-up searches one group. The chain `output` calls
-//! `filter_out` before `output` looks up the destination. The chain `rewritten` calls `filter_out`
-//! if NAT has changed the destination.
+//! Each map is a *group* of entries: the kernel finds an entry of a group with one look-up. The
+//! chain `output` calls `filter_out` before `output` looks up the destination. The chain
+//! `rewritten` calls `filter_out` if NAT has changed the destination.
 //!
 //! The set `filter_windows` contains `when` conditions of policy rules. If a rule permits packets,
 //! its condition is in the set while the condition is true. If a rule denies packets, its condition
-//! is in the set while the condition is false. Each entry has a timeout. So a permission ends in
-//! time, and a denial begins in time, even if the agent does not run.
+//! is in the set while the condition is false. The kernel removes a condition when its value
+//! changes. So a permission ends on time, and a denial begins on time, even if the agent does not
+//! run.
 //!
 //! A packet returns to the calling chain if no group has an entry for the packet. A packet also
 //! returns if a policy rule for flows decides about the packet. If an entry permits a packet, the
-//! kernel accepts the packet, and no later nftables rule captures or refuses it.
+//! kernel accepts the packet, and no later nftables rule captures or refuses the packet.
 //!
-//! The nftables rules never deny packets of the agent. They recognise these packets by fwmark, user
-//! and socket.
+//! These nftables rules never deny packets of the agent, which have a fwmark, user and socket of
+//! the agent.
 
 mod groups;
 
@@ -278,7 +279,7 @@ impl Rules {
             local,
         ))));
         let rule: Vec<_> = window.into_iter().chain(past_opening).chain([lookup]).collect();
-        self.push_in(chain, "adding the nft rule that looks up packets in a filter map", &rule);
+        self.push_in(chain, "adding the nft rule that looks up packets in a verdict map", &rule);
     }
 
     /// The chains that log the packets of a rule. It decides also about those above the limit.
