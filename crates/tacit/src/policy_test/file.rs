@@ -275,7 +275,7 @@ fn link(table: &TomlTable<'_>) -> Option<Option<String>> {
         let keys = ["listen", "names", "program", "user", "group", "cgroup", "run"];
         let why = "rules with `link` compare only address, port, protocol and time, because tacit \
                    cannot verify the other facts that the run reports";
-        table.refuse(&keys, why, "remove the key");
+        table.refuse(&keys, why, "remove this key from [[flow]]");
     }
     link
 }

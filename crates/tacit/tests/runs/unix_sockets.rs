@@ -92,3 +92,13 @@ fn the_unix_sockets_of_a_run_are_listed_with_peers_queues_and_processes() {
     // helper and the agent have other UNIX sockets, which are not in the list.
     assert_eq!(sockets.len(), 7, "{json}");
 }
+
+#[test]
+fn a_run_of_root_lists_no_sockets_of_tacit() {
+    let as_root = SHOW.replace("ordinary ", "");
+    let said = Network::new(&[], PROGRAMS).ok(&as_root);
+    let (_, json) = said.split_once('\n').unwrap();
+    let shown: Value = serde_json::from_str(json).unwrap();
+    let sockets = shown["sockets"].as_array().unwrap();
+    assert_eq!(sockets.len(), 7, "{json}");
+}

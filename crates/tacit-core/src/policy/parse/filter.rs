@@ -68,7 +68,7 @@ fn refuse(table: &TomlTable<'_>) -> bool {
         "idle", "answers", "path", "listen",
     ];
     let why = "a rule with `filter` matches each packet by its headers only";
-    let fix = "remove the key, or use `permit` or `deny` in place of `filter`";
+    let fix = "remove this policy key, or replace `filter` with `permit` or `deny`";
     table.refuse(&others, why, fix);
     table.refuse(&FORWARDING_KEYS, why, fix);
     !actions.iter().chain(&others).chain(&FORWARDING_KEYS).any(|key| table.holds(key))
@@ -79,9 +79,9 @@ fn refuse_in_tunnel(table: &TomlTable<'_>) -> bool {
     let of_host = ["interface", "class", "routing", "fragments", "discard"];
     let why = "this key cannot be used with `tunnel`, because the key is for packets of the host, \
                and `tunnel` is for packets inside IPsec tunnels of `tacit run`";
-    table.refuse(&of_host, why, "remove the key, or remove `tunnel`");
+    table.refuse(&of_host, why, "remove this policy key, or remove `tunnel`");
     let why = "tacit counts packets inside tunnels, but does not log them";
-    let fix = "remove the key; to see the packet count of each rule, run `tacit show filters`";
+    let fix = "remove `log`; to see the packet count of each rule, run `tacit show filters`";
     table.refuse(&["log"], why, fix);
     !of_host.iter().chain(&["log"]).any(|key| table.holds(key))
 }
@@ -106,7 +106,7 @@ fn verdict(table: &TomlTable<'_>) -> Option<FilterVerdict> {
         table.value("discard").map_or(Some(None), |value| value.choice(&Discard::WORDS).map(Some));
     if permits? {
         let why = "`discard` is only for packets that a rule denies, but this rule permits packets";
-        table.refuse(&["discard"], why, "remove the key");
+        table.refuse(&["discard"], why, "remove `discard`");
         return (!table.holds("discard")).then_some(FilterVerdict::Permit);
     }
     Some(FilterVerdict::Deny(discard?.unwrap_or_default()))
@@ -230,7 +230,7 @@ fn interfaces(table: &TomlTable<'_>, host: Option<&HostSettings>) -> Option<Vec<
         let of_class = known.into_iter().flatten().filter(|(_, other)| **other == class);
         let of_class: Vec<String> = of_class.map(|(name, _)| name.clone()).collect();
         if of_class.is_empty() && host.is_some() {
-            let message = format!("no interface has the class {class}");
+            let message = format!("`classes` in [host] gives no interface the class {class}");
             let fix =
                 format!("give an interface this class in [host]: classes = {{ eth0 = {class} }}");
             one.error_of(MessageId("unknown-name"), message, fix);
@@ -278,14 +278,14 @@ fn is_sound(table: &TomlTable<'_>, rule: &FilterRule) -> bool {
     needs(
         &keys,
         !is_fragments,
-        "tacit supports this key only for unfragmented packets",
-        "remove the key, or remove `fragments`",
+        "tacit supports this policy key only for unfragmented packets",
+        "remove this policy key, or remove `fragments`",
     );
     needs(
         &["discard"],
         !is_fragments || rule.verdict == FilterVerdict::Deny(Discard::Silent),
         "the kernel sends no ICMP error or TCP reset in reply to a fragment",
-        "remove the key, or remove `fragments`",
+        "remove `discard`, or remove `fragments`",
     );
     is_sound
 }
@@ -316,9 +316,9 @@ pub(super) fn check(
         if !host.forwarded.is_empty() && filter.selectors.routing != Routing::Local {
             let at = value.at_key("routing");
             let message = format!(
-                "rule `{}` cannot filter forwarded packets, because [host] contains `forwarded`: \
-                 tacit captures the flows that the host forwards from the interfaces in \
-                 `forwarded`",
+                "rule `{}` cannot filter forwarded packets while `forwarded` is set in [host]: \
+                 `forwarded` lists interfaces, and tacit captures the flows that the host forwards \
+                 from these interfaces",
                 filter.name
             );
             let fix = "remove `routing` from the rule, or remove `forwarded` from [host]";

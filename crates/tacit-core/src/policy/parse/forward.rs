@@ -27,7 +27,7 @@ pub(super) fn refuse_connect(table: &TomlTable<'_>) -> Option<Destination> {
     table.refuse(
         &keys,
         "a rule with `deny` rejects connections, so this key has no effect",
-        "remove the key",
+        "remove this policy key",
     );
     (!keys.into_iter().any(|key| table.holds(key))).then_some(Destination::Nowhere)
 }
@@ -248,7 +248,7 @@ pub(super) fn check_clear(table: &TomlTable<'_>, rule: &Rule) -> bool {
             let position = table.report.position(clear.name_at.start);
             let message = "`clear = true` has no effect: this rule sends no data in clear to other \
                            hosts";
-            table.report.warning(MessageId("no-effect"), position, message, "remove the key");
+            table.report.warning(MessageId("no-effect"), position, message, "remove `clear`");
             true
         }
         _ => true,

@@ -45,7 +45,11 @@ pub(super) fn read(table: &TomlTable<'_>) -> Option<RunRule> {
     let protocol =
         table.value("protocol").map_or(Some(Protocol::Tcp), |value| value.choice(&words));
     if protocol == Some(Protocol::Icmp) {
-        table.refuse(&["local-ports", "remote-ports"], "ICMP has no ports", "remove the key");
+        table.refuse(
+            &["local-ports", "remote-ports"],
+            "ICMP has no ports",
+            "remove this policy key",
+        );
     }
     let remote = addresses(table, "remote", remote);
     let remote_ports = ports(table, "remote-ports");
@@ -92,15 +96,15 @@ fn refuse(table: &TomlTable<'_>) {
                program";
     table.refuse(&owners, why, "remove the key; to select programs, set `run`");
     let why = "the kernel selects the packets of a tunnel by routes, which apply at all times";
-    table.refuse(&["when"], why, "remove the key");
+    table.refuse(&["when"], why, "remove `when`");
     let why = "the table of the peer ([ike.NAME] or [sa.NAME]) sets the local address of a flow in \
                a tunnel";
-    table.refuse(&["local"], why, "remove the key");
+    table.refuse(&["local"], why, "remove `local`");
     let why = "tacit handles each packet of a tunnel separately, so a rule cannot have settings \
                for connections";
-    table.refuse(&["log", "idle"], why, "remove the key");
+    table.refuse(&["log", "idle"], why, "remove this policy key");
     let why = "in audit mode, tacit would send the packets in clear";
-    table.refuse(&["mode"], why, "remove the key");
+    table.refuse(&["mode"], why, "remove `mode`");
 }
 
 /// Parses an entry of `remote`: addresses behind the peer.

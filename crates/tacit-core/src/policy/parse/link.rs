@@ -405,7 +405,7 @@ fn deny(value: &TomlValue<'_>) -> Option<LinkVerdict> {
 fn outbound(table: &TomlTable<'_>) -> Option<Selectors> {
     let why = "the local address of an outbound connection is not known until the other side of \
                the link opens the connection";
-    table.refuse(&["local", "local-ports"], why, "remove the key");
+    table.refuse(&["local", "local-ports"], why, "remove this policy key");
     let words = [Protocol::Tcp, Protocol::Udp].map(|one| (one.word(), one));
     let protocol =
         table.value("protocol").map_or(Some(Protocol::Tcp), |value| value.choice(&words));
@@ -431,9 +431,9 @@ fn outbound(table: &TomlTable<'_>) -> Option<Selectors> {
 fn inbound(table: &TomlTable<'_>) -> Option<Selectors> {
     let why = "the other side of the link accepts inbound connections, so only the rules of the \
                other side can select clients";
-    table.refuse(&["remote", "remote-ports"], why, "remove the key");
+    table.refuse(&["remote", "remote-ports"], why, "remove this policy key");
     let why = "the other side of a link accepts only TCP connections";
-    table.refuse(&["protocol"], why, "remove the key");
+    table.refuse(&["protocol"], why, "remove `protocol`");
     let fix =
         "set the addresses on which the other side of the link may listen: local = \"192.0.2.1\"";
     let local = table.required("local", fix).and_then(|value| {

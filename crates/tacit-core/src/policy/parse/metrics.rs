@@ -43,7 +43,7 @@ pub(super) fn read(table: &TomlTable<'_>) -> Option<MetricsKeys> {
         let position = table.report.position(clear.name_at.start);
         let message = "`metrics-clear = true` has no effect: tacit serves metrics only on this \
                        host";
-        table.report.warning(MessageId("no-effect"), position, message, "remove the key");
+        table.report.warning(MessageId("no-effect"), position, message, "remove `metrics-clear`");
     }
     Some(MetricsKeys { metrics: Some(metrics), metrics_clear })
 }

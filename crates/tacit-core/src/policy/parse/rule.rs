@@ -111,7 +111,7 @@ fn mode(table: &TomlTable<'_>) -> Option<Mode> {
     if is_forwarding(table) {
         let why = "`mode` is only for rules that apply to programs under `tacit run` or to a \
                    captured host, but this is a forwarding rule";
-        table.refuse(&["mode"], why, "remove the key");
+        table.refuse(&["mode"], why, "remove `mode`");
         return None;
     }
     Some(mode)
@@ -417,7 +417,7 @@ fn check_idle(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let is_wrong = rule.idle.is_some() && (!has_streams || matches!(rule.action, Action::Deny(_)));
     if is_wrong && let Some(idle) = table.value("idle") {
         let message = "`idle` applies only to TCP connections that tacit relays";
-        table.report.error(MessageId("conflicting-keys"), &idle.name_at, message, "remove the key");
+        table.report.error(MessageId("conflicting-keys"), &idle.name_at, message, "remove `idle`");
     }
     !is_wrong
 }

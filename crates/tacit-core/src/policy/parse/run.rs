@@ -81,7 +81,7 @@ fn outbound(table: &TomlTable<'_>) -> Option<RunRule> {
 
 fn inbound(table: &TomlTable<'_>) -> Option<RunRule> {
     let why = "`listen` sets the local address of inbound connections";
-    table.refuse(&["local"], why, "remove the key");
+    table.refuse(&["local"], why, "remove `local`");
     let why = "tacit chooses the rule for a connection before it knows which program accepts this \
                connection";
     table.refuse(

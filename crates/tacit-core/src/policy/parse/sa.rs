@@ -120,7 +120,7 @@ fn wrapping(table: &TomlTable<'_>) -> Option<Wrapping> {
 fn port(table: &TomlTable<'_>, wrapping: Wrapping) -> Option<u16> {
     if wrapping != Wrapping::EspInUdp {
         let why = "the IPsec packets are not sent in UDP, so they have no ports";
-        table.refuse(&["port"], why, "remove the key");
+        table.refuse(&["port"], why, "remove `port`");
         return Some(0);
     }
     let Some(value) = table.value("port") else { return Some(ManualSa::PORT_DEFAULT) };

@@ -58,7 +58,7 @@ fn with_own_keys(
     mode: Option<StarttlsMode>,
 ) -> Option<StarttlsProtocol> {
     let is_without = |keys: &[&'static str], why| {
-        table.refuse(keys, why, "remove the key");
+        table.refuse(keys, why, "remove this policy key");
         keys.iter().all(|key| !table.holds(key))
     };
     let is_ftp = matches!(protocol, StarttlsProtocol::Ftp(_));
@@ -142,7 +142,7 @@ pub(super) fn check_data(
     let value = tls.value("resumption")?;
     let message = "with `resumption = false`, tacit cannot check that a data connection and its \
                    control connection come from the same client";
-    let fix = "either remove the key, or set client-cert = \"required\", or set data-resumption = \
+    let fix = "remove `resumption`, or set client-cert = \"required\", or set data-resumption = \
                \"off\" in `starttls`";
     value.error(message, fix);
     None
@@ -162,7 +162,7 @@ pub(super) fn refuse_in_client(tls: &TomlTable<'_>) {
         && value.value.is_table()
         && let Some(table) = value.table(Scope::Starttls, "`starttls`")
     {
-        table.refuse(&["data-resumption", "cancel"], ONLY_FOR_SERVERS, "remove the key");
+        table.refuse(&["data-resumption", "cancel"], ONLY_FOR_SERVERS, "remove this policy key");
     }
 }
 
@@ -191,7 +191,8 @@ pub(super) fn refuse_controlled(tls: &TomlTable<'_>, start: &Start) -> Option<()
                    `tacit run` can ask the agent to start TLS";
     value.error(
         message,
-        "remove the key, or write a rule with `direction`, for programs under `tacit run`",
+        "remove `start`; or write a rule with `direction`, which applies to programs under `tacit \
+         run`",
     );
     None
 }

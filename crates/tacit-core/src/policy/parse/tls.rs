@@ -133,7 +133,7 @@ fn server(
     );
     let why = "this policy key is only for connections that programs open, but the rule has the \
                server role";
-    table.refuse(&["on-tls"], why, "remove the key");
+    table.refuse(&["on-tls"], why, "remove `on-tls`");
     let fix = "set `identity` to the name of a table: identity = \"web\" for [identity.web]";
     let identities = table
         .required("identity", fix)
@@ -198,7 +198,7 @@ fn connect_after(
     if matches!(setting.role, RoleDefault::MustBeSaid) {
         let message = "`connect` in `tls` is only for connections that programs under `tacit run` \
                        open, but this rule has `listen`";
-        value.error(message, "remove the key");
+        value.error(message, "remove `connect`");
         return None;
     }
     let starts_at_once = common.is_none_or(|common| common.start == Start::Immediate);
@@ -232,7 +232,7 @@ fn own_tls(table: &TomlTable<'_>, common: &TlsCommon, setting: &Setting) -> Opti
         _ => "this policy key is only for connections that programs open",
     };
     if table.holds("on-tls") {
-        table.refuse(&["on-tls"], why, "remove the key");
+        table.refuse(&["on-tls"], why, "remove `on-tls`");
         return None;
     }
     Some(None)
