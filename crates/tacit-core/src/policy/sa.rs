@@ -3,8 +3,9 @@
 //!
 //! These SAs are also called manual SAs. Manual SAs use no IKE, so they are never rekeyed. After a
 //! restart, the agent uses the same sequence numbers with the same key again. This is safe for
-//! AES-CBC with HMAC-SHA2, and for AH, which uses only an HMAC. An AEAD would use the same nonces
-//! again (RFC 4106 section 10), so AEADs are rejected.
+//! AES-CBC with HMAC-SHA2, and for AH, which uses only an HMAC. An AEAD cipher, such as AES-GCM,
+//! would use the same nonces again, and would no longer be secure (RFC 4106 section 10). So this
+//! table accepts no AEAD cipher.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};

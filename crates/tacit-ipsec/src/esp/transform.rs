@@ -6,9 +6,12 @@
 //! CBC+HMAC:  SPI, sequence                 │ IV 16 │ ciphertext │ truncated HMAC over the rest
 //! ```
 //!
-//! The upper half of an extended sequence number is authenticated, but not sent. With an AEAD, the
-//! upper half is part of the additional data (RFC 4106 section 5). With an HMAC, the upper half
-//! follows the packet in the input of the HMAC (RFC 4303 section 2.2.1).
+//! An AEAD cipher, such as AES-GCM, encrypts and authenticates in one step.
+//!
+//! An extended sequence number has 64 bits. A packet contains only the lower half, but both halves
+//! are authenticated. An AEAD cipher authenticates the upper half as additional data (RFC 4106
+//! section 5). With an HMAC, the upper half follows the packet in the input of the HMAC (RFC 4303
+//! section 2.2.1).
 
 use crate::child::{ChildSa, SaKeys};
 use crate::cipher::Cipher;

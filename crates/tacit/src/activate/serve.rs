@@ -3,9 +3,11 @@
 //!
 //! Some programs serve one connection each. Such a program gets one end of a pair of UNIX sockets,
 //! and the agent gets the other end. Other programs serve all connections. Such a program gets a
-//! listening UNIX socket, and the starter connects to this socket for the agent. The starter
-//! removes the file of the listening socket before the program starts, so that no other process can
-//! connect. The starter itself connects through a descriptor of the file (`O_PATH`).
+//! listening UNIX socket, and the starter connects to this socket for the agent.
+//!
+//! No other process can connect to the listening socket, because the starter removes the file of
+//! this socket before the program starts. The starter keeps a descriptor of the file (`O_PATH`),
+//! and connects through this descriptor.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;

@@ -117,11 +117,11 @@ impl Agent {
                 .used(names)
                 .beyond("programs get SERVFAIL for further names, until a stored name expires"),
             LimitDisplay::new("host-named-addresses", NAMED_ADDRESSES_MAX).beyond(
-                "programs get SERVFAIL for names with further addresses, until a stored address \
-                 expires",
+                "the agent stores no further addresses, and programs get SERVFAIL for names that \
+                 have these addresses, until a stored address expires",
             ),
             LimitDisplay::new("host-flows", FLOWS_MAX).beyond(
-                "the kernel refuses further captured flows, and further flows from clients",
+                "the kernel refuses new captured flows of programs, and new flows from clients",
             ),
             LimitDisplay::new("host-audited-flows-per-rule", AUDITED_FLOWS_MAX)
                 .beyond("the agent removes the flow that was seen least recently"),
@@ -153,10 +153,8 @@ impl Agent {
                     "the agent starts no further worker, and the existing workers serve all \
                      connections",
                 ),
-            LimitDisplay::new("handed-per-worker", crate::engine::HAND_OVER_QUEUE_MAX).beyond(
-                "an engine cannot hand over its next connection until the data worker takes one \
-                 from its queue",
-            ),
+            LimitDisplay::new("handed-per-worker", crate::engine::HAND_OVER_QUEUE_MAX)
+                .beyond("engines wait until the data worker takes a connection from its queue"),
             LimitDisplay::new("traces", TRACES_MAX)
                 .used(self.shared.table.traces().len())
                 .beyond("the agent refuses the trace"),

@@ -8,9 +8,10 @@
 //!      └── if all engines are busy, and the policy has `spill` ────┘ accepts, does the handshake
 //! ```
 //!
-//! An engine runs the same code as a data worker. An engine hands over each connection once, with
-//! open sockets, so no data is lost. If the rule of a connection has `relay = "engine"`, the engine
-//! also relays, and does not hand the connection over.
+//! An engine runs the same code as a data worker. An engine hands over each connection at most
+//! once. The sockets stay open during the hand-over, so no data is lost. If the rule of a
+//! connection has `relay = "engine"`, the engine also relays, and does not hand the connection
+//! over.
 //!
 //! Limits: the key `queue` of `[engine]` limits how many connections an engine sets up at a time.
 //! At this limit, the engine stops accepting. If all engines are at this limit and the policy has

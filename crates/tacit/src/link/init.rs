@@ -38,14 +38,15 @@ use crate::live::check_rules;
 use crate::run::link::client::ask;
 use crate::run::link::protocol::{LinkAnswer, LinkHello, LinkRequest, LinkWelcome, VERSION};
 
-/// The time between two attempts to reach the other side, or to start the link server.
+/// The time between two attempts to reach the other side of the link, or to start the link server.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the link server may take for its answer.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How long processes may take to end after SIGTERM.
 const END_WAIT_MAX: Duration = Duration::from_secs(5);
 const END_INTERVAL: Duration = Duration::from_millis(20);
-/// The name of a run that this command sends when it asks whether the other side answers.
+/// The name that this command sends in place of the name of a run, when it asks whether the other
+/// side of the link answers.
 const OWN_NAME: &str = "init";
 const RESOLVERS_FILE: &str = "/etc/resolv.conf";
 /// Where programs are looked for, if the kernel's command line has no `PATH=`.
@@ -70,7 +71,7 @@ pub(super) struct LinkInitArgs {
     /// What the machine does when CMD has ended
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     then: AtEnd,
-    /// The link
+    /// The NAME of the table [link.NAME] in the policy
     #[arg(value_name = "NAME")]
     link: String,
     /// The program to run, and its arguments
@@ -134,7 +135,7 @@ fn code_of(status: ExitStatus) -> u8 {
     code.unwrap_or(EXIT_FAILURE)
 }
 
-/// The machine, with the process that serves its link.
+/// The state of `tacit link init`, with the process ID of the link server.
 struct Guest {
     args: LinkInitArgs,
     /// The socket of the link.
@@ -259,7 +260,7 @@ fn this_program() -> Command {
     command
 }
 
-/// Mounts the file systems that the kernel provides, as far as they are not mounted.
+/// Mounts the file systems that the kernel provides, such as `/proc`, if they are not mounted yet.
 fn mount_all() -> Result<(), String> {
     const ALL: [(KernelFileSystem, &str, &str); 5] = [
         (KernelFileSystem::Proc, "/proc", "/proc/self"),
@@ -308,7 +309,7 @@ fn bring_up_loopback() -> Result<(), String> {
     route::bring_up(&mut netlink).map_err(|error| error.to_string())
 }
 
-/// Asks the link server whether the other side answers.
+/// Asks the link server whether the other side of the link answers.
 fn hello(path: &Path) -> io::Result<LinkAnswer> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let request = LinkRequest::Hello(LinkHello { version: VERSION, run: OWN_NAME.to_owned() });
@@ -317,7 +318,8 @@ fn hello(path: &Path) -> io::Result<LinkAnswer> {
     Ok(requested.map_err(|_| io::ErrorKind::TimedOut)??.1.message)
 }
 
-/// Writes the DNS resolvers of the other side to `/etc/resolv.conf`. Keeps the file if it exists.
+/// Writes the DNS resolvers of the other side of the link to `/etc/resolv.conf`. Does nothing if
+/// this file exists.
 fn write_resolvers(welcome: &LinkWelcome) {
     if Path::new(RESOLVERS_FILE).exists() || welcome.resolvers.is_empty() {
         return;

@@ -1,7 +1,10 @@
-//! Opens sockets on this kernel. Each socket has the address of a socket on another kernel. A
-//! separate process opens these sockets, and passes them to this kernel's link server. The process
-//! uses a network namespace in which every address is local. Each link has its own process and
-//! namespace, because the link server on the other kernel chooses addresses in this namespace.
+//! Opens the sockets that runs on this kernel use in place of sockets on another kernel. A socket
+//! cannot be passed to another kernel, so the link copies bytes between the two sockets. The socket
+//! on this kernel has the same address as the socket on the other kernel.
+//!
+//! A separate process opens these sockets, and passes them to this kernel's link server. The
+//! process uses a network namespace in which every address is local. Each link has its own process
+//! and namespace, because the link server on the other kernel chooses addresses in this namespace.
 //!
 //! ```text
 //!   link server ── MirrorRequest ──> process in the namespace     one request at a time
@@ -15,8 +18,8 @@
 //! without this part.
 //!
 //! Limit: the kernel reports each closed socket to the link server. If too many sockets are closed
-//! at a time, the kernel drops some of these reports. The link server then serves the closed
-//! sockets until the other side or the run ends.
+//! at a time, the kernel drops some of these reports. The link server then continues to serve these
+//! closed sockets, until the run ends or the other kernel closes its sockets.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

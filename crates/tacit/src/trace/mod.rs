@@ -267,7 +267,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     let duration = parse_duration(text).filter(|duration| !duration.is_zero());
     let duration = duration.ok_or("write a duration such as 30s, 5m or 1h30m")?;
     if duration > TRACE_DURATION_MAX {
-        return Err(format!("at most {} h", TRACE_DURATION_MAX.as_secs() / 3600));
+        return Err(format!("the maximum duration is {} h", TRACE_DURATION_MAX.as_secs() / 3600));
     }
     Ok(duration)
 }
@@ -275,7 +275,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 fn size(text: &str) -> Result<u64, String> {
     let size = parse_size(text).filter(|size| *size > 0);
     let size = size.ok_or("write a size such as 512KiB, 64MiB or 1GiB")?;
-    if size > TRACE_BYTES_MAX { Err("at most 1GiB".to_owned()) } else { Ok(size) }
+    if size > TRACE_BYTES_MAX { Err("the maximum size is 1GiB".to_owned()) } else { Ok(size) }
 }
 
 #[cfg(test)]

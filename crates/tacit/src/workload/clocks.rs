@@ -119,7 +119,7 @@ impl Clocks {
         Ok(clocks)
     }
 
-    /// A set without processes and agents.
+    /// Returns groups without processes, for tests.
     #[cfg(test)]
     pub(super) fn called(names: &[&str]) -> Self {
         let group = |name: &&str| ProcessGroup { name: (*name).to_owned(), pids: Vec::new() };

@@ -255,8 +255,8 @@ async fn receive_stream(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> i
     }
 }
 
-/// Sends blocks until `left` returns zero for the number of bytes sent. Then sends the samples of
-/// the socket, if the client requested samples.
+/// Sends a stream in blocks, and then the samples of the socket, if the client requested samples.
+/// `left` receives the number of sent bytes, and returns how many bytes are left to send.
 async fn send_stream(
     stream: &mut (impl AsyncWrite + AsFd + Unpin),
     sampling: Sampling,

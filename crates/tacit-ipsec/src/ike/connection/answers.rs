@@ -1,18 +1,18 @@
-//! Chooses which answers to the first IKE request (IKE_SA_INIT) an initiator tries. To try an
-//! answer, the initiator sends an IKE_AUTH request.
+//! Chooses which answers an IKE initiator tries, so that a flood of forged answers cannot exhaust
+//! CPU time and memory. The *initiator* is the peer that sends the first request (IKE_SA_INIT).
 //!
-//! Anyone who sees the first request can send any number of valid answers. For each tried answer,
-//! the initiator computes a key exchange, and uses memory until the IKE_AUTH request is answered.
-//! So the initiator tries only a few answers at a time:
+//! Anyone who sees the first request can send any number of answers that look valid. To try an
+//! answer, the initiator computes a key exchange, and sends an IKE_AUTH request. The initiator uses
+//! memory until this request is answered. So the initiator tries only a few answers at a time:
 //!
 //! ```text
 //!   answer ─> dropped if repeated ─> waits ─> tried: NEW_ATTEMPTS_MAX in a PERIOD (`attempts`)
 //! ```
 //!
 //! The initiator chooses the next of the waiting answers at random. If too many answers wait, the
-//! initiator drops a random waiting answer. So an attacker gains nothing by sending the first or
-//! the last answers. The initiator repeats its request, and the peer answers each repetition. So
-//! the initiator will probably try an answer of the peer.
+//! initiator drops an answer at random: a waiting answer or the new answer. So an attacker gains
+//! nothing by sending the first or the last answers. The initiator repeats its request, and the
+//! peer answers each repetition. So the initiator will probably try an answer of the peer.
 //!
 //! Limits: [`NEW_ATTEMPTS_MAX`] answers are tried in a [`PERIOD`], and [`WAITING_MAX`] answers
 //! wait. The initiator remembers [`REFUSED_MAX`] answers that failed when they were tried, and

@@ -3,16 +3,16 @@
 //! over all other routes of the run.
 //!
 //! ```text
-//! priority
-//!   3         the run's own addresses                    `local` except routes for all addresses
-//!   5, 6      packets of the agent's own sockets         table `local`
-//!   10..      routing rules by protocol and port range   a separate table for each rule
-//!   80..      the same, after a change                   a separate table for each rule
-//!   196..     IPv6: all other TCP, UDP and ICMPv6        table `local`: the nftables rules decide
-//!   199       IPv6: look-ups for ICMP errors             no route
-//!   200       all other packets                          table `local`: the nftables rules decide
+//! priority  packets                                   routing table
+//!   3       to the run's own addresses                `local`, except routes for all addresses
+//!   5, 6    from sockets of the agent                 `local`
+//!   10..    with protocol and ports of a policy rule  a separate table for each routing rule
+//!   80..    as 10.., after every second change        a separate table for each routing rule
+//!   196..   IPv6: all other TCP, UDP and ICMPv6       `local`: the nftables rules decide
+//!   199     IPv6: look-ups for ICMP errors            none: the look-up fails
+//!   200     all other packets                         `local`: the nftables rules decide
 //!
-//! each separate table
+//! routes in each separate table
 //!   PREFIX dev tacitN src ADDRESS mtu N  into the tunnel
 //!   unreachable PREFIX metric 1000       used while the device does not exist
 //! ```
@@ -21,8 +21,8 @@
 //! table first. So this module adds a routing rule for `local` after the rules for tunnels, and
 //! removes the kernel's own routing rule for this table.
 //!
-//! Only one of the ranges 10.. and 80.. is in use. A change adds the new rules in the free range,
-//! and then removes the old rules.
+//! Only one of the ranges 10.. and 80.. is in use. For a change, this module adds the new routing
+//! rules in the free range, and then removes the old routing rules.
 //!
 //! The device and its routes disappear when the process that holds the device ends. The
 //! `unreachable` routes remain, so no packet leaves in clear by another route. This module installs
@@ -31,9 +31,9 @@
 //! complete a table, it adds the routing rules anyway, and the `unreachable` routes refuse the
 //! packets.
 //!
-//! The routes have the MTU of the path, so the kernel knows how long a packet may be. ICMP errors
-//! would not lower the MTU of every route: for an ICMP error, the kernel looks up the route without
-//! ports, so routing rules with port ranges do not match.
+//! The routes contain the MTU of the path, so the kernel knows how long a packet may be. ICMP
+//! errors alone would not set the MTU of every route. For an ICMP error, the kernel looks up the
+//! route without ports, so routing rules with port ranges do not match.
 //!
 //! All state is in the kernel, so another process with the netlink socket can continue the work.
 //!

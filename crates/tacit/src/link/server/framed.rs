@@ -1,5 +1,6 @@
-//! Serves one stream from the link server of another kernel. This code runs on the side with the
-//! network. The frames of the stream contain one request, and then the bytes of one socket.
+//! Serves one stream from the link server of another kernel (the *remote server*). The runs of the
+//! remote kernel have no network, so this link server opens sockets in its own network for them.
+//! The frames of the stream contain one request, and then the bytes of one socket.
 //!
 //! ```text
 //!   Hello ──> session, until the stream ends or is silent for ALIVE_WAIT_MAX
@@ -8,9 +9,9 @@
 //!   Take  ──> bytes of the client
 //! ```
 //!
-//! `Hello` begins a *session*, which belongs to one run on the other side. A *ticket* is the number
-//! of a client that has connected to a bound socket. The other server opens a stream for this
-//! client, and sends the ticket in `Take`.
+//! `Hello` begins a *session*, which belongs to one run on the remote kernel. A *ticket* is the
+//! number of a client that has connected to a bound socket. The remote server opens a stream for
+//! this client, and sends the ticket in `Take`.
 //!
 //! When a session ends, this server closes the sockets of the session. When a new policy denies a
 //! socket, this server closes the socket. In both cases, it also closes sockets that it is still

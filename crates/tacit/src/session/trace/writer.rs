@@ -2,8 +2,8 @@
 //! into packets, and writes the packets to the capture file.
 //!
 //! If the file accepts no bytes (for example a full pipe whose reader has stopped), the thread
-//! waits. It stops waiting [`LAST_BYTES_WAIT_MAX`] after the end of the trace. If the queue is
-//! full, workers do not copy further bytes, and these bytes are missing from the trace.
+//! waits. After the end of the trace, the thread waits at most [`LAST_BYTES_WAIT_MAX`]. If the
+//! queue is full, workers do not copy further bytes, and these bytes are missing from the trace.
 
 use std::collections::HashMap;
 use std::fs::File;
