@@ -52,7 +52,8 @@ struct CheckReport {
     included: Vec<String>,
     /// Errors and warnings.
     findings: Vec<Diagnostic>,
-    /// Hidden files. When a file is replaced, programs can read the new file for a moment.
+    /// The files that tacit hides one by one from programs under `tacit run`. When such a file is
+    /// replaced, programs can read the new file for a moment.
     exposed_when_replaced: Vec<String>,
 }
 
@@ -113,7 +114,8 @@ impl CheckReport {
         }
     }
 
-    /// The text of the report on a policy without errors. The text does not contain `findings`.
+    /// Formats the report on a policy without errors as text. The text does not contain the other
+    /// warnings (the field `findings`).
     fn text(&self, rules: usize) -> String {
         let mut text = format!("policy OK, {rules} rule{}\n", if rules == 1 { "" } else { "s" });
         for file in &self.included {

@@ -47,7 +47,7 @@ pub(super) fn write(
         {
             let message = "--fail-closed has no effect on filters: as on z/OS, a connection is in \
                            clear if a filter permits it and no TLS rule matches it";
-            let fix = "let the filters permit only connections that may be in clear";
+            let fix = "in the IP filter rules, permit only connections that may be in clear";
             findings.changed(first, message, fix);
         }
         rules = combine::combine(&rules, filters, findings);

@@ -4,10 +4,10 @@
 //! IP header │ next header 1 │ length 1 │ reserved 2 │ SPI 4 │ sequence 4 │ ICV │ padding │ content
 //! ```
 //!
-//! The ICV (integrity check value) covers the whole packet, except for mutable fields and the ICV
-//! itself. The covered fields include fields of the IP header, so the sender must know the IP
-//! header. With IPv4, the sender writes the header itself. With IPv6, the kernel writes the header,
-//! but the sender knows all fields that the ICV covers.
+//! The ICV (integrity check value) covers the whole packet, except for the ICV itself and for
+//! mutable fields: fields that routers may change. The covered fields include fields of the IP
+//! header, so the sender must know the IP header. With IPv4, the sender writes the header itself.
+//! With IPv6, the kernel writes the header, but the sender knows all fields that the ICV covers.
 
 use std::net::IpAddr;
 

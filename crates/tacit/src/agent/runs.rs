@@ -519,8 +519,8 @@ impl Runs {
         unlisten(&mut enrolled, workers).await;
         if enrolled.run.is_host() {
             let event = Event::new("host-helper-ended").value("pid", enrolled.run.pid);
-            let next = "the nftables rules refuse all captured flows until an agent captures the \
-                        host again: restart the agent";
+            let next = "restart the agent: until then, the nftables rules refuse all flows that \
+                        the policy captures";
             self.shared.log.error(event.field("next", next));
             self.has_lost_host = true;
             return EndedRun::Host;

@@ -53,7 +53,8 @@ fn bridges() -> Finding {
     let is_on = |name: &&str| read(&file(name)).as_deref() == Some("1");
     let on: Vec<_> = names.into_iter().filter(is_on).collect();
     let note = if on.is_empty() {
-        "br_netfilter is off, so `[host] forwarded` can capture traffic of containers on bridges"
+        "br_netfilter is off: with `[host] forwarded`, containers can use UDP, and containers on \
+         the same bridge can connect to each other"
             .to_owned()
     } else {
         format!(
@@ -213,10 +214,10 @@ fn sandbox() -> Finding {
     };
     let missing = list(false);
     let note = if missing.is_empty() {
-        format!("each agent limits itself to the {} that it needs", list(true))
+        format!("each agent can use only the {} that it needs", list(true))
     } else {
         format!(
-            "this kernel cannot limit which {missing} an agent can use, so agents run without this \
+            "this kernel cannot restrict {missing} for a process, so agents run without this \
              protection"
         )
     };

@@ -332,7 +332,7 @@ fn refusal(error: io::Error) -> Answer {
 fn add_channel(channels: &mut Vec<UnixStream>, requested: usize) -> io::Result<()> {
     if channels.len() >= CHANNELS_MAX {
         let refused = HelperReply::Refused(
-            "the helper of the captured host has too many open channels".into(),
+            "the helper of the captured host has too many open channels to agents".into(),
         );
         return protocol::write(&channels[requested], &refused, &[]);
     }

@@ -164,7 +164,8 @@ impl HelperServer {
 
     fn add_channel(&self, channels: &mut Vec<UnixStream>, requesting: usize) -> io::Result<()> {
         if channels.len() >= CHANNELS_MAX {
-            let refused = HelperReply::Refused("the helper has too many open channels".into());
+            let refused =
+                HelperReply::Refused("the helper has too many open channels to agents".into());
             return protocol::write(&channels[requesting], &refused, &[]);
         }
         let (ours, theirs) = UnixStream::pair()?;

@@ -230,7 +230,7 @@ impl Account {
     /// Sets whether engines may do the whole relay of the rule.
     #[expect(
         clippy::fn_params_excessive_bools,
-        reason = "the parameter `eligible` is the new value of a flag"
+        reason = "this method sets one flag, and needs only its new value"
     )]
     pub fn set_relay_eligible(&self, eligible: bool) {
         self.relay_is_eligible.store(eligible, Ordering::Relaxed);

@@ -48,7 +48,7 @@ pub(super) struct ConnectArgs {
     rate: Option<f64>,
 }
 
-/// The results.
+/// The results of a client: latencies, CPU times and charts.
 struct Results {
     latency: Histogram,
     used: CpuUsage,

@@ -62,7 +62,7 @@ struct DatagramClientArgs {
     /// Duration of the measurement
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     seconds: Duration,
-    /// Retry the first request for this long [default: 30s, or until the first refusal]
+    /// Retry the first request for this long [default: 30s; the first refusal ends the client]
     #[arg(long, value_name = "TIME", value_parser = time)]
     wait: Option<Duration>,
     #[command(flatten)]
@@ -175,8 +175,9 @@ impl DatagramPeer {
         Ok(Self { socket, to, on_refusal: OnRefusal::Retry, request, reply, number: 0 })
     }
 
-    /// Sends the first request until its reply arrives. If `wait` is `None`, an ICMP error
-    /// "connection refused" ends the client. Otherwise, the client sends the request again.
+    /// Sends the first request again and again, until its reply arrives. If `wait` is `None`, an
+    /// ICMP error "connection refused" ends the client. If `wait` is set, the client ignores the
+    /// error.
     fn begin(&mut self, wait: Option<Duration>) -> Result<(), WorkloadError> {
         if wait.is_none() {
             self.on_refusal = OnRefusal::End;
@@ -186,7 +187,8 @@ impl DatagramPeer {
         Ok(())
     }
 
-    /// Sends a request until its reply arrives. Returns how many attempts had no reply.
+    /// Sends a request again and again, until its reply arrives. Returns how many attempts had no
+    /// reply.
     fn exchange(&mut self, patience: Duration) -> Result<u64, WorkloadError> {
         let broken = |error| WorkloadError::Broken("an exchange", error);
         self.number += 1;

@@ -1,4 +1,5 @@
-//! Converts the parsed statements of an AT-TLS policy to IP filters.
+//! Reads the IP filter rules of a z/OS policy (`IpFilterPolicy`) from the parsed statements, and
+//! reports settings that the import does not support, such as IPsec.
 
 use std::ops::RangeInclusive;
 

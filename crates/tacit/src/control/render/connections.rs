@@ -159,8 +159,8 @@ pub fn detail(connection: &ConnectionDisplay, width: TextWidth) -> String {
     facts.add("client", c.client.as_ref());
     facts.add("local", Some(&c.local));
     facts.add("connect", c.connect.as_ref());
-    facts.add("bytes in, out", Some(format!("{}, {}", c.bytes_in, c.bytes_out)));
-    facts.add("messages in, out", Some(format!("{}, {}", c.messages_in, c.messages_out)));
+    facts.add("bytes from, to client", Some(format!("{}, {}", c.bytes_in, c.bytes_out)));
+    facts.add("messages from, to client", Some(format!("{}, {}", c.messages_in, c.messages_out)));
     facts.add("agent CPU", Some(format!("{:.0} us", c.cpu_us)));
     if let Some(run) = &c.run {
         let claim = if run.claimed { ", claimed" } else { "" };

@@ -155,8 +155,8 @@ pub(super) fn report_mirror(missing: &[MissingLimit], log: &Log) {
         let event = Event::new("sandbox-incomplete").field("part", part).field("error", error);
         log.warn(event.field(
             "next",
-            "the process in the network namespace of a link continues without the part of its \
-             sandbox that the field `part` names",
+            "a process of the link server continues without a part of its sandbox: the field \
+             `part` names this part",
         ));
     }
 }

@@ -9,8 +9,8 @@
 //!   datagrams    a UDP socket  <──> Datagram, Notice
 //! ```
 //!
-//! If the receiver of a stream cannot take more frames, the stream buffers at most one batch in
-//! each direction (`bulk`).
+//! A stream stores only bytes that it cannot write yet: at most one batch of frames in each
+//! direction, and the beginning of the next frame (`bulk`).
 
 mod bulk;
 pub(super) mod datagrams;

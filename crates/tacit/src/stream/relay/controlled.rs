@@ -362,8 +362,8 @@ async fn take_back(
         }
         if taken.len() > INCOMING_BYTES_MAX {
             return Err(ConnectionEnd::ControlFailed(
-                "the program requested TLS while it had too many unread bytes: read the peer's \
-                 unencrypted data first",
+                "the program requested TLS, but its socket contains too many unread bytes from the \
+                 peer: read the unencrypted bytes first",
             ));
         }
     }

@@ -3,10 +3,12 @@
 //! depends on the number of open connections. The paper measures servers that verify client
 //! certificates, and servers that request none.
 //!
-//! The paper's client opened 600 Telnet connections in steps of 120. In the paper's columns "7.1"
-//! and "7.2+CCC_NONE", the server does not request a client certificate; in "7.2", the server
-//! requests and verifies one. Here, the agent that accepts TLS has `client-cert = "none"` for the
-//! first two columns, and `"preferred"` for "7.2". The client presents a certificate on request.
+//! The paper's client opened 600 Telnet connections in steps of 120. For the paper's column "7.2",
+//! the server requests and verifies a client certificate. For the columns "7.1" and
+//! "7.2+CCC_NONE", the server requests none.
+//!
+//! This measurement uses an agent as the server, with `client-cert = "preferred"` for "7.2", and
+//! with `client-cert = "none"` for the other columns. The client presents a certificate on request.
 
 use serde_json::Value;
 use tacit_core::page::{Chart, Series, SeriesMark};
@@ -127,15 +129,15 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
     let columns = [
         "open connections",
         "7.1, ms",
-        "with client-cert none, us",
+        "tacit, client-cert none, us",
         "7.2, ms",
-        "with client-cert preferred, us",
-        "with client-cert preferred, without chain cache, us",
+        "tacit, client-cert preferred, us",
+        "tacit, client-cert preferred, no chain cache, us",
         "delta (7.2 - 7.1), ms",
         "delta (preferred - none), us",
-        "delta (preferred without chain cache - none), us",
+        "delta (preferred, no chain cache - none), us",
         "7.2+CCC_NONE, ms",
-        "with client-cert none, second measurement, us",
+        "tacit, client-cert none, second measurement, us",
     ];
     let title = "CPU time of the TLS server for a new connection";
     let mut table = PaperTable::new("connection-cpu", title, &columns);

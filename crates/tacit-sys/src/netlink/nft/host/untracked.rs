@@ -2,8 +2,8 @@
 //! tracking costs CPU time for every packet. The agent uses these nftables rules if all of these
 //! conditions are true:
 //!
-//! * No policy rule is for clients or containers.
-//! * No policy rule matches a range of more than `PORTS_MAX` ports.
+//! * The agent captures no inbound connections, and no traffic of containers.
+//! * No policy rule that captures or refuses flows matches more than `PORTS_MAX` ports in a row.
 //! * Flows that match no policy rule are permitted.
 //! * No NAT changes destinations.
 //! * No earlier table used connection tracking.
@@ -22,9 +22,9 @@
 //! ```
 //!
 //! A captured connection stays captured until it ends, even if a later table does not capture its
-//! destination. If a segment of an unknown connection has a captured destination, the nftables
-//! rules also send this segment to the agent. If no socket of the agent receives a segment, the
-//! kernel resets the connection.
+//! destination. A TCP packet to a captured destination may belong to no known connection. The
+//! nftables rules send this packet to the agent too. If no socket of the agent receives the packet,
+//! the kernel resets the connection.
 
 use super::super::expression::Expression;
 use super::super::flow_expression::{FlowExpression, FlowKey};
