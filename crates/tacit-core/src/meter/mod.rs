@@ -12,9 +12,9 @@
 //! ```
 //!
 //! If the timestamps show more time than the CPU clock, another thread has used the CPU meanwhile.
-//! Then all times of the window are reduced by the same factor. If the timestamps show less time,
-//! the thread has used the missing time to enter and leave its waits. This time is charged to
-//! [`Component::Receive`].
+//! Then all times of the window are reduced by the same factor. If the timestamps show less time
+//! than the CPU clock, the thread used the rest of the CPU time to enter and leave its waits. The
+//! rest is charged to [`Component::Receive`].
 //!
 //! This module does not read clocks, because the caller passes the times.
 

@@ -52,7 +52,7 @@ struct DatagramClientArgs {
     /// The address of the server
     #[arg(long, value_name = "HOST:PORT")]
     connect: String,
-    /// Number of sockets; each has one request at a time
+    /// Number of sockets; each sends one request at a time
     #[arg(long, value_name = "N", default_value = "10", value_parser = count(THREADS_MAX))]
     connections: usize,
     /// Size of each request and of each reply: at least 8 bytes

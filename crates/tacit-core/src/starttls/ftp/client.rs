@@ -133,7 +133,7 @@ impl FtpControl {
             "AUTH" | "ADAT" | "PBSZ" | "PROT" | "CCC" | "MIC" | "CONF" | "ENC" | "REIN"
         );
         if is_own {
-            self.reply(buffers, "502 Not implemented: tacit protects this connection.");
+            self.reply(buffers, "502 Not implemented: tacit has already started TLS.");
         }
         is_own
     }
