@@ -114,9 +114,10 @@ impl fmt::Display for PacketExplanation {
                 let is_in_tunnel = ["from-tunnel ", "to-tunnel "];
                 let is_in_tunnel = is_in_tunnel.iter().any(|way| packet.starts_with(way));
                 let what_decides = if is_in_tunnel {
-                    "rules with `ipsec` apply"
+                    "the rules with `ipsec` decide about the packet"
                 } else {
-                    "the rules for flows apply; if none of these matches, `unmatched` applies"
+                    "the rules without `filter` decide; if no rule matches, `unmatched` in [host] \
+                     decides"
                 };
                 write!(f, "{packet}: no filter rule matches, so {what_decides}")?;
             }

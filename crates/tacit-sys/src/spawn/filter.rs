@@ -9,8 +9,7 @@
 //! bind, connect,        allowed, or another process decides ([`ConnectCalls`])
 //! listen, send with
 //! MSG_FASTOPEN,
-//! setsockopt of a
-//! route (below)
+//! some setsockopt
 //! all other calls       allowed
 //! ```
 //!
@@ -20,14 +19,13 @@
 //! The filter knows the call numbers of all ABIs of the kernel, and refuses calls of an unknown
 //! ABI.
 //!
-//! Limit: the filter cannot read the arguments of `socketcall`, because the arguments are in
-//! memory. So a 32-bit program gets an error if it creates sockets by `socketcall`. A 32-bit
-//! program works if it uses the separate calls, such as `socket`. Another process may decide about
-//! `connect`. Then the kernel also notifies that process about each `socketcall` that connects,
-//! listens, binds, sends or sets an option.
+//! Some calls of `setsockopt` may change the destination or the route of a socket's packets.
+//! [`route_options`] selects these calls.
 //!
-//! [`route_options`] selects the calls of `setsockopt` that may change the destination or the route
-//! of a socket's packets.
+//! Limit: the filter cannot read the arguments of `socketcall`, because the arguments are in
+//! memory. So a 32-bit program must create sockets by the separate call `socket`; `socketcall`
+//! returns an error. If another process decides about `connect`, the kernel also notifies this
+//! process about each `socketcall` that connects, listens, binds, sends or sets an option.
 
 use libc::sock_filter;
 
@@ -235,7 +233,7 @@ pub(super) fn program(answers: RefusalSource, connects: ConnectCalls) -> Vec<soc
             None => debug_assert_eq!(
                 ABIS.len(),
                 1,
-                "the filter covers several ABIs, but the architecture number of an ABI is missing"
+                "an ABI has no architecture number, so the filter cannot distinguish the ABIs"
             ),
         }
         program.extend(body);
@@ -649,7 +647,7 @@ mod tests {
                 assert_eq!(
                     call.identify(&bytes),
                     None,
-                    "`identify` must return `None`: the arguments of call {number} are truncated"
+                    "`identify` accepts `socketcall` {number} with truncated arguments"
                 );
             }
             call.identify(&bytes)

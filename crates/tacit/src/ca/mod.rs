@@ -351,8 +351,8 @@ impl LeafPaths {
     }
 }
 
-/// Returns the lines to add to a policy: the new certificate as an identity, and a line `tls` for
-/// each kind of rule.
+/// Returns lines for a policy: an `[identity.NAME]` table for the new certificate, and a `tls` line
+/// for each kind of rule.
 fn policy_lines(name: &LeafName, cert: &Path, key: &Path, made: &Certificate) -> String {
     let word = name.bare_key();
     let mut text = format!(
@@ -377,8 +377,8 @@ fn policy_lines(name: &LeafName, cert: &Path, key: &Path, made: &Certificate) ->
     text
 }
 
-/// Returns the line `tls` for a rule that has `keys`. The text before the line names `keys`,
-/// because one rule cannot contain two `tls` lines.
+/// Returns a `tls` line, after a text with the `keys` of the rule to which the line belongs. The
+/// text is needed because a rule cannot contain two `tls` lines.
 fn rule_line(keys: &str, tls: &str) -> String {
     format!("in a rule with {keys}, add\n\n    tls = {{ {tls} }}\n\n")
 }

@@ -1,5 +1,5 @@
-//! Defines [`TunnelTable`], which stores the tunnels for one direction, inbound or outbound. The
-//! key in both tables is the inbound SPI, because no two tunnels have the same inbound SPI.
+//! Defines [`TunnelTable`], which stores the tunnels for one direction, inbound or outbound. Both
+//! tables find a tunnel by its inbound SPI, because no two tunnels have the same inbound SPI.
 
 use std::collections::HashMap;
 

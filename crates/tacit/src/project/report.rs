@@ -85,9 +85,9 @@ impl Answer {
              keeps its measured share of the kernel's CPU time",
         );
         assume(
-            "CPU time for work that belongs to no rule does not change. The agent cannot assign \
-             some of its CPU time to any work (row `uncaptured`). This CPU time changes by the \
-             same factor as the agent's other CPU time",
+            "the projection does not change the CPU time of work that belongs to no rule. The row \
+             `uncaptured` is CPU time for which the agent does not know the work. The projection \
+             changes the row `uncaptured` by the same factor as the sum of the other rows",
         );
         if question.scale != 1.0 {
             assume(
@@ -251,16 +251,18 @@ impl Answer {
         }
         if self.engines.is_some() {
             let of_each = of_each.map_or_else(String::new, |of_each| {
-                format!("; saved on each general CPU: {of_each:.2} percentage points")
+                format!("; saved on each CPU without an engine: {of_each:.2} percentage points")
             });
-            let _ =
-                writeln!(out, "CPU time saved on general CPUs: {relief:.2} % of one CPU{of_each}");
+            let _ = writeln!(
+                out,
+                "CPU time saved on CPUs without an engine: {relief:.2} % of one CPU{of_each}"
+            );
         }
         if after.percent_each() > 100.0 {
             let _ = writeln!(
                 out,
-                "         the agent cannot use more than 100 % of a CPU: to relay all of this \
-                 traffic, it would need {cpus:.0} general CPUs",
+                "         the CPUs without an engine cannot relay all of this traffic: the agent \
+                 would need {cpus:.0} of these CPUs",
                 cpus = (after.percent / 100.0).ceil()
             );
         }
@@ -548,7 +550,7 @@ mod tests {
     fn a_load_beyond_all_cpus_is_reported() {
         let text = answer(None, 4.0).text();
         assert!(text.contains("more than 100 %"), "{text}");
-        assert!(text.contains("need 5 general CPUs"), "{text}");
+        assert!(text.contains("need 5 of these CPUs"), "{text}");
         // The CPU time outside of rules does not grow with the traffic.
         assert!(text.contains("traffic per second of CPU time: 1.060 times"), "{text}");
         assert!(text.contains("together changes by -2.8 %"), "{text}");

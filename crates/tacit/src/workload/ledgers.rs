@@ -115,9 +115,9 @@ const COUNTS: [&str; 7] = [
     "handshakes, full",
     "handshakes, resumed",
     "failures",
-    "messages from the client",
-    "messages to the client",
-    "MB in both directions",
+    "messages from clients",
+    "messages sent to clients",
+    "MB relayed in both directions",
 ];
 
 impl LedgerUsage {
@@ -171,7 +171,7 @@ impl LedgerUsage {
             ("all", self.all_us),
             ("CPU time on engines", self.places_us.engine),
             ("CPU time of work that engines could have done", self.places_us.eligible),
-            ("CPU time for accounting", self.accounting_us),
+            ("CPU time to keep the ledger", self.accounting_us),
         ])
     }
 }

@@ -200,7 +200,7 @@ fn an_agents_ledger_says_what_each_unit_was_spent_on() {
     // Two rules carry each request and each reply.
     let exchanges = report["figures"]["exchanges"].as_f64().unwrap();
     let counts = rows(&report, COUNTS);
-    for row in ["messages from the client", "messages to the client"] {
+    for row in ["messages from clients", "messages sent to clients"] {
         assert_eq!(counts[row]["agent"].as_f64().unwrap(), 2.0 * exchanges, "{counts:?}");
     }
     // The agent's process counts without another word.

@@ -45,7 +45,8 @@ pub(super) fn read(table: &TomlTable<'_>, names: &Names<'_>) -> Option<ClientCer
     let word = value.string()?;
     if word == "none" {
         let why = "this rule requests no client certificate";
-        table.refuse(&["trust", "map"], why, "remove the key, or set client-cert = \"required\"");
+        let fix = "remove the misplaced key, or set client-cert = \"required\"";
+        table.refuse(&["trust", "map"], why, fix);
         let given = table.value("trust").or_else(|| table.value("map"));
         return given.is_none().then_some(ClientCert::None);
     }
@@ -130,7 +131,7 @@ fn requested(table: &TomlTable<'_>, names: &Names<'_>, settings: Settings) -> Op
         table.refuse(
             &["trust", "map"],
             why,
-            "remove the key, or choose a `client-cert` level that checks certificates",
+            "remove the misplaced key, or choose a `client-cert` level that checks certificates",
         );
         let given = table.value("trust").or_else(|| table.value("map"));
         let requested = ClientCertPolicy { preset, absent, chain: ChainCheck::Waived };
@@ -154,7 +155,7 @@ fn requested(table: &TomlTable<'_>, names: &Names<'_>, settings: Settings) -> Op
         }
         (Source::Map, Some(map)) => names.map(&map).map(PeerName::Map),
         (Source::Nowhere | Source::Certificate, Some(_)) => {
-            let fix = "remove the key, or set client-cert = \"full\", which rejects clients that \
+            let fix = "remove `map`, or set client-cert = \"full\", which rejects clients that \
                        match no entry of the map";
             table.refuse(&["map"], "this `client-cert` level uses no identity map", fix);
             None

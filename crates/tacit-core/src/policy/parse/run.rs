@@ -46,7 +46,7 @@ pub(super) fn setting(rule: Option<&RunRule>) -> Setting {
 fn outbound(table: &TomlTable<'_>) -> Option<RunRule> {
     let why = "this policy key is only for inbound connections, but this rule is for connections \
                that programs open";
-    table.refuse(&["listen"], why, "remove the key, or set direction = \"inbound\"");
+    table.refuse(&["listen"], why, "remove `listen`, or set direction = \"inbound\"");
     let protocol = protocol(table);
     let local = addresses(table, "local", |value| {
         read_ip(value, "`local` cannot be a name", "write the address or network")
@@ -87,18 +87,20 @@ fn inbound(table: &TomlTable<'_>) -> Option<RunRule> {
     table.refuse(
         &["program"],
         why,
-        "remove the key, and select the program by its port, with `local-ports`",
+        "remove `program`, and select the program by its port, with `local-ports`",
     );
-    let why = "an inbound rule applies to all runs of the agent, or to the captured host";
+    let why = "an inbound rule cannot select a single run: the rule applies to all runs of the \
+               agent, or to the captured host";
     table.refuse(
         &["run"],
         why,
-        "remove the key, or start the program with a private agent: `tacit run --policy`",
+        "remove `run`, or start the program with a private agent: `tacit run --policy`",
     );
     let why = "this policy key selects programs on this host, but the client of an inbound \
                connection may be on another host";
     let keys = ["group", "cgroup", "slice", "unit"];
-    table.refuse(&keys, why, "remove the key, and select clients by address, with `remote`");
+    let fix = "remove the misplaced key, and select clients by address, with `remote`";
+    table.refuse(&keys, why, fix);
     let protocol = protocol(table);
     if protocol == Some(Protocol::Udp)
         && let Some(value) = table.value("protocol")
@@ -153,7 +155,8 @@ fn protocol(table: &TomlTable<'_>) -> Option<Protocol> {
     let protocols = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
     let Some(value) = table.value("protocol") else { return Some(Protocol::Tcp) };
     if value.value.as_str() == Some(Protocol::Icmp.word()) {
-        let fix = "write \"tcp\" or \"udp\", or add the key `ipsec` or `filter` to the rule";
+        let fix =
+            "set protocol = \"tcp\" or \"udp\"; or, for ICMP, use a rule with `ipsec` or `filter`";
         value.error(
             "`protocol` of this rule cannot be `icmp`, because tacit handles ICMP only in rules \
              with `ipsec` or `filter`",
@@ -194,11 +197,11 @@ fn refuse_sockets(table: &TomlTable<'_>) -> bool {
         table.refuse(
             &FORWARDING_KEYS,
             why,
-            "remove the key, or remove `direction` and `local-ports`",
+            "remove the misplaced key, or remove `direction` and `local-ports`",
         );
     } else {
         let why = "this key is only for forwarding rules, and every forwarding rule has `listen`";
-        table.refuse(&FORWARDING_KEYS, why, "remove the key, or add `listen`");
+        table.refuse(&FORWARDING_KEYS, why, "remove the misplaced key, or add `listen`");
     }
     !FORWARDING_KEYS.into_iter().any(|key| table.holds(key))
 }

@@ -94,7 +94,7 @@ fn ike_facts(one: &IkeEntry) -> String {
     });
     let failed = |side: &String| {
         format!(
-            "{failures} failed attempts; where to look for the cause: {side}",
+            "{failures} failed attempts; to find the cause, check: {side}",
             failures = one.failures
         )
     };

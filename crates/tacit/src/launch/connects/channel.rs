@@ -6,8 +6,8 @@
 //! network namespace. So the helper remembers the network namespaces of all agents so far.
 //!
 //! Limits: if the buffer of the channel is full, at most [`UNSENT_MAX`] messages are queued. The
-//! helper remembers at most [`OUTSIDE_MAX`] network namespaces, and does not ask agents in further
-//! namespaces.
+//! helper remembers at most [`OUTSIDE_MAX`] network namespaces. If a successor runs in yet another
+//! network namespace, the helper does not use the channel to this successor.
 
 use std::collections::VecDeque;
 use std::io;

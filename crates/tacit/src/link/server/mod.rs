@@ -5,7 +5,8 @@
 //!   accept ──> credentials ──> request ─┬─ Hello ──> session, until the stream ends
 //!                                       ├─ Open ───> policy rules ──> socket, connect ──> the run
 //!                                       └─ Status ─> the state of the link
-//!   another kernel:    framed.rs on the side with the network; remote.rs on the side of the runs
+//!   between two kernels: the server with the network uses framed.rs,
+//!                        the server of the runs uses remote.rs
 //! ```
 //!
 //! One thread serves all links. A request may wait for its socket without a time limit, just as a

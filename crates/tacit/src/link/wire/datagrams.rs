@@ -1,5 +1,7 @@
-//! Moves the datagrams of a link between two kernels. Each of the two link servers uses this module
-//! to move datagrams between a UDP socket and the stream to the other kernel:
+//! Moves UDP datagrams between a program under `tacit run` and the network, if they are on two
+//! kernels, for example in a virtual machine and on its host. Each kernel has a link server. Both
+//! servers use this module to move datagrams between a UDP socket and the stream to the other
+//! server:
 //!
 //! ```text
 //!   kernel of the run                           kernel with the network

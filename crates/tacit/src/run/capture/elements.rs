@@ -4,9 +4,10 @@
 //! The sets contain all ranges for UDP. The sets contain a TCP range only if the range includes an
 //! address of the run's own network namespace, or if tacit does not know these addresses.
 //!
-//! Only SYNs to addresses of the namespace need the sets: if a range matches, the agent gets the
-//! SYN, otherwise the namespace. All SYNs to other addresses go to the agent. If the sets contained
-//! all TCP ranges, a run could need most of its start time to add the ranges.
+//! Other TCP ranges are not needed, because the agent gets every SYN to an address outside the
+//! namespace. A SYN to an address of the namespace goes to the agent only if a range in the sets
+//! contains this address. Without this selection, a run could need most of its start time to add
+//! TCP ranges.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

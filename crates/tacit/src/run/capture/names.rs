@@ -90,9 +90,9 @@ impl Capture {
         while self.run.has_plan() {
             if let Err(error) = self.renew_names().await {
                 let event = Event::new("names-not-renewed").field("error", &error);
-                let next = "the agent tries again every 30 minutes. If this does not succeed, the \
-                            agent may forget a DNS name one day after its DNS answer has expired, \
-                            even if programs still use the address";
+                let next = "the agent tries again every 30 minutes. Until an attempt succeeds, the \
+                            agent may forget a DNS name one day after the DNS answer has expired, \
+                            although programs still use the address of this name";
                 self.log.warn(event.field("next", next));
             }
             tokio::time::sleep(RENEW_INTERVAL).await;

@@ -1,13 +1,12 @@
 //! Schedules large transfers of a thread, so that they delay short messages of other connections
 //! only briefly.
 //!
-//! The *batch* of a connection is the records that the connection moves at once. A connection is
-//! *bulk* if it often fills its batch. Any other connection is *brief*. If a thread has both kinds,
-//! its bulk connections take turns. In a turn, a bulk connection moves at most [`TURN_RECORDS`].
-//! Then the thread polls the kernel for short messages. If a poll returns short messages, the
-//! thread relays them and polls again. Between two turns, the thread polls at most
-//! [`KERNEL_POLLS_MAX`] times. So a short message waits for at most one turn of one bulk
-//! connection.
+//! A connection moves its TLS records in *batches* of limited size. A connection is *bulk* if its
+//! batches are often at least half full. Any other connection is *brief*. If a thread has
+//! connections of both kinds, the bulk connections take turns. In a turn, one bulk connection moves
+//! at most [`TURN_RECORDS`]. Then the thread polls the kernel for short messages. If a poll returns
+//! short messages, the thread relays them and polls again, at most [`KERNEL_POLLS_MAX`] times. Then
+//! the next turn begins. So a short message waits for at most one turn of one bulk connection.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
