@@ -265,7 +265,7 @@ pub(super) fn server_check<'r>(
         }
         (Verify::Full { .. } | Verify::Chain { .. }, None) => {
             return Err(refused(
-                "the rule verifies certificates, but there are no CA certificates for it",
+                "the rule verifies server certificates, but has no CA certificates: set `trust`",
             ));
         }
         (Verify::None { server_name }, _) => (Ok(ServerCheck::none()), server_name),

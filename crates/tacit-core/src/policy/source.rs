@@ -199,8 +199,8 @@ fn errors_of_included(text: &str, bytes_before: usize) -> Vec<Diagnostic> {
     if text.len().saturating_add(bytes_before) >= POLICY_BYTES_MAX {
         let message = "the policy and the files that it includes are too large together";
         let fix = format!(
-            "the limit is {POLICY_BYTES_MAX} bytes: replace several rules by one \
-                           rule with lists"
+            "the limit is {POLICY_BYTES_MAX} bytes: replace several rules by one rule that has a \
+             list of addresses, a network or a port range"
         );
         let start = SourcePosition { line: 1, column: 1, ..SourcePosition::default() };
         let id = MessageId("policy-too-large");

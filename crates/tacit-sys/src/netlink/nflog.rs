@@ -54,15 +54,20 @@ fn configuration(group: u16) -> Vec<NetlinkRequest> {
     let mode = [a, b, c, d, COPY_PACKET, 0];
     vec![
         setting("binding the socket to an NFLOG group", group, CONFIG_COMMAND, &bind),
-        setting("configuring which bytes of a packet are copied", group, CONFIG_MODE, &mode),
         setting(
-            "configuring how many bytes of a packet are copied",
+            "configuring how many bytes of a logged packet the kernel copies",
+            group,
+            CONFIG_MODE,
+            &mode,
+        ),
+        setting(
+            "configuring how much memory the kernel reserves for each copy of a packet",
             group,
             CONFIG_COPY_BYTES,
             &COPY_BYTES.to_be_bytes(),
         ),
         setting(
-            "configuring how many copied packets the kernel collects before it sends them",
+            "configuring how many copied packets the kernel collects before it sends them to tacit",
             group,
             CONFIG_THRESHOLD,
             &1_u32.to_be_bytes(),

@@ -357,7 +357,7 @@ impl Agent {
             }
         }
         let has_refused_restarts =
-            self.restarting.fail("the agent ended before the new agent was ready");
+            self.restarting.fail("the old agent ended before the new agent was ready");
         if self.changing.refuse_all(&self.shared.log) || has_refused_restarts {
             // Lets the tasks of control connections write their answers.
             tokio::task::yield_now().await;

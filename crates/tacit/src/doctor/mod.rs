@@ -79,7 +79,7 @@ struct DoctorDisplay<'a> {
     crypto: Option<CryptoDisplay>,
 }
 
-/// One feature.
+/// A feature that tacit uses, and whether this host has it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct FindingDisplay<'a> {

@@ -66,8 +66,8 @@ pub struct ExplainArgs {
     /// The listening address of a rule, as written in the policy
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<Address>,
-    /// Evaluate a request for a socket from the other side of this link; add --local to an inbound
-    /// flow, and --remote to an outbound flow
+    /// Evaluate a request that the other side of this link sends to get a socket; add --local to an
+    /// inbound flow, and --remote to an outbound flow
     #[arg(long, value_name = "NAME", requires = "direction")]
     #[arg(conflicts_with_all = ["control", "listen", "peer", "program", "user", "group"])]
     #[arg(conflicts_with_all = ["cgroup", "run", "names"])]
@@ -117,14 +117,13 @@ pub struct ExplainArgs {
     /// Evaluate only this identity map, without checking the certificate
     #[arg(long, value_name = "NAME", requires = "peer", group = "asked")]
     map: Option<String>,
-    /// Explain which rule of a captured host decides about a packet, or about each packet of a
-    /// capture file (pcap)
+    /// Explain which rule decides about one packet, or about each packet of a pcap file
     #[arg(long, value_name = "TEXT|PCAP")]
     #[arg(conflicts_with_all = ["listen", "direction", "local", "remote", "peer", "control"])]
     #[arg(conflicts_with_all = ["program", "user", "group", "cgroup", "run"])]
     packet: Option<String>,
-    /// How the packets of the capture file pass through the host: "in IF", "out IF" or "routed IF
-    /// IF"
+    /// How the packets of the pcap file pass through the host: "in IF", "out IF" or "routed IF IF",
+    /// where IF is an interface
     #[arg(long, value_name = "WAY", requires = "packet")]
     way: Option<String>,
     /// When the connection opens, such as 2025-06-01T12:00:00Z [default: now]

@@ -25,7 +25,7 @@ impl Schedule {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "the value is not negative, and the cast limits larger values to `u64::MAX`"
+            reason = "the value is not negative, and the cast saturates at `u64::MAX`"
         )]
         let due = (self.first_ns + self.interval_ns * number as f64) as u64;
         due

@@ -32,8 +32,8 @@ Examples:
 pub(super) struct StartStopArgs {
     #[command(flatten)]
     client: ClientArgs,
-    /// Also open the same number of inbound connections through this address, in turns with the
-    /// outbound ones
+    /// Also open the same number of inbound connections through this address, alternating with
+    /// the outbound connections
     #[arg(long, value_name = "HOST:PORT")]
     inbound: Option<String>,
     /// Number of connections through each address
@@ -49,7 +49,7 @@ pub(super) struct StartStopArgs {
 struct Results {
     starting: CpuUsage,
     start_s: f64,
-    /// The durations of the starts, for each direction.
+    /// How long each connection took to start, for each direction.
     latency: Vec<Histogram>,
     stopping: CpuUsage,
     stop_s: f64,
@@ -60,7 +60,7 @@ struct Results {
 #[derive(Default)]
 struct Started {
     streams: Vec<Stream>,
-    /// The durations of the starts, for each direction.
+    /// How long each connection took to start, for each direction.
     latency: Vec<Histogram>,
 }
 
@@ -145,9 +145,10 @@ fn report(args: &StartStopArgs, total: usize, results: &Results, clocks: &Clocks
     let ways: Vec<_> = WAYS.iter().take(results.latency.len()).copied().collect();
     let StartStopArgs { connections, at_once, .. } = args;
     let summary = format!(
-        "{connections} connections {directions}: the client first opens all connections, \
-         {at_once} at a time, and then closes all connections, also {at_once} at a time",
-        directions = ways.join(" and the same number of connections ")
+        "{connections} connections per direction ({directions}): the client first opens all \
+         connections, {at_once} at a time, and then closes all connections, also {at_once} at a \
+         time",
+        directions = ways.join(", ")
     );
     let mut report = Report::new("start-stop", summary);
     report.set("connections", *connections);

@@ -10,8 +10,9 @@
 //!                                             packets in IPsec tunnels
 //! ```
 //!
-//! The plan divides filter rules into parts, and collects the parts in groups. All parts of a group
-//! restrict the same fields of a packet.
+//! The plan converts filter rules to elements of nftables sets and maps, and collects the elements
+//! in groups. All elements of a group restrict the same fields of a packet, so one lookup searches
+//! the whole group.
 //!
 //! The policy contains filter rules and rules for flows (`permit`, `deny`, `tls`) in one list. The
 //! first policy rule that matches a packet decides. If that rule is for flows, or if no policy rule

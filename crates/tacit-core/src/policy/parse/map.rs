@@ -115,7 +115,7 @@ fn person(value: &TomlValue<'_>) -> Option<String> {
     if text.len() > value::NAME_BYTES_MAX || !text.chars().all(plain) {
         let max = value::NAME_BYTES_MAX;
         let fix = format!("use 1 to {max} printable ASCII characters without spaces and quotes");
-        value.error(format!("`{text}` cannot be a name"), fix);
+        value.error(format!("`{text}` is not a valid name for a client"), fix);
         return None;
     }
     Some(text.to_owned())

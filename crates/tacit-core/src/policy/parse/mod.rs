@@ -99,7 +99,8 @@ pub fn parse_files(files: &PolicyText, shown: FindingsShown) -> ParsedPolicy {
     if text.len() > POLICY_BYTES_MAX {
         let message =
             format!("the policy has {} bytes; the limit is {POLICY_BYTES_MAX}", text.len());
-        let fix = "replace several rules by one rule with lists, networks or port ranges";
+        let fix = "replace several rules by one rule that has a list of addresses, a network or a \
+                   port range";
         let error = Diagnostic::error(MessageId("policy-too-large"), START, message).with_fix(fix);
         return ParsedPolicy { policy: None, diagnostics: vec![error] };
     }

@@ -38,9 +38,9 @@ fn program_rule(policy: &Policy) -> Option<&Rule> {
 /// Rejects a policy with a file that the sandbox does not allow.
 pub(super) fn check(reach: &Reach, policy: &Policy, base: &Path) -> Result<(), Diagnostic> {
     if let Some(rule) = program_rule(policy) {
-        let message = "the sandbox of this agent does not allow the agent to find out which \
-                       program is the client of a connection, because no rule had both `listen` \
-                       and `program` when the agent started";
+        let message = "for this rule, the agent must find out which program is the client of a \
+                       connection. The agent's sandbox does not allow this, because no rule had \
+                       both `listen` and `program` when the agent started";
         return Err(
             Diagnostic::error(MessageId("needs-restart"), rule.position, message).with_fix(RESTART)
         );

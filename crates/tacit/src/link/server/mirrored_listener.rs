@@ -1,6 +1,7 @@
-//! Connects the clients of a run (a program under `tacit run`) that listens through a link. The
-//! link leads to another kernel, which has a network. The link server there (the *network server*)
-//! binds a socket to the run's listening address, and accepts the clients.
+//! Connects clients to a run (a program under `tacit run`) that listens through a link to another
+//! kernel. The link server on the other kernel (the *network server*) has a network. It binds a
+//! socket to the run's listening address, and accepts the clients. The link server on the run's
+//! kernel (*this server*) connects each accepted client to the run.
 //!
 //! ```text
 //!   network server ── Arrived ──> this server      the client's and the local address
@@ -8,14 +9,14 @@
 //!   run <── connection from the client's address ──
 //! ```
 //!
-//! This server does not trust the network server. So it counts each client as a socket of the link
-//! when `Arrived` arrives, before it connects the client. It ignores an `Arrived` message if the
-//! local address in the message does not belong to the bound socket.
+//! A faulty network server could send any number of `Arrived` messages. So this server counts a
+//! client as a socket of the link as soon as the message arrives. This server ignores a message
+//! whose local address does not belong to the bound socket.
 //!
-//! Limits: at most [`ORDERS_MAX`] requests of the run to start or stop listening wait for an
-//! answer. The key `sockets` of the link limits the number of clients. This server connects at most
-//! [`TAKES_MAX`] clients to the run at the same time, and waits at most [`TAKE_WAIT_MAX`] for each.
-//! Further `Arrived` messages wait in the stream.
+//! Limits for each listening address: the run may have [`ORDERS_MAX`] unanswered requests. At most
+//! [`TAKES_MAX`] clients are being connected to the run at the same time, each for at most
+//! [`TAKE_WAIT_MAX`]. Further `Arrived` messages wait in the stream. The key `sockets` of the link
+//! limits the total number of clients.
 
 use std::collections::VecDeque;
 use std::io;

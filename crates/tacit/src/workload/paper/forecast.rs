@@ -125,8 +125,8 @@ fn sheet(all: &[Comparison], calibration: PaperTable) -> PaperSheet {
 fn loads_table(all: &[Comparison]) -> PaperTable {
     let columns =
         ["seed", "load", "forecast, us", "measured, us", "difference, %", "within", "spread, %"];
-    let title = "CPU time for packets with one engine, per exchange or per MB: forecasts and \
-                 measured values";
+    let title = "CPU time that one engine uses for packets, per exchange or per MB: forecasts \
+                 and measured values";
     let mut table = PaperTable::new("forecasts", title, &columns);
     for one in all {
         let within = match one.difference() {

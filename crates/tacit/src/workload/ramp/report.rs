@@ -27,14 +27,14 @@ pub(super) fn report(
     charts: Vec<Chart>,
 ) -> Report {
     let RampArgs { connections, step, at_once, ramps, .. } = args;
-    let each = if results.len() > 1 {
-        " for each address (the client alternates between the addresses)"
+    let order = if results.len() > 1 {
+        "; the client alternates between the addresses after each ramp"
     } else {
         ""
     };
     let summary = format!(
-        "{ramps} ramps{each}: a ramp opens {connections} connections in steps of {step}, at most \
-         {at_once} at a time"
+        "{ramps} ramps for each address: a ramp opens {connections} connections in steps of \
+         {step}, at most {at_once} at a time{order}"
     );
     let mut report = Report::new("ramp", summary);
     report.set("connections", *connections);
@@ -183,7 +183,10 @@ fn lines(results: &RouteResults, names: &[String], end: usize) -> DataTable {
     });
     let columns = ["component", "us, none open", "us, all open", "rise %", "from", "to"];
     DataTable {
-        title: format!("Linear fit for each component: {route}", route = results.route),
+        title: format!(
+            "CPU time of each component for a new connection, by linear fit: {route}",
+            route = results.route
+        ),
         columns: columns.map(str::to_owned).to_vec(),
         rows: rows.collect(),
     }
@@ -366,7 +369,10 @@ mod tests {
         assert_eq!(steps[0]["none us"], 107.0);
         assert_eq!(steps[3]["preferred us"], 159.0);
         assert_eq!(
-            table(&report, "Linear fit for each component: preferred")[1]["us, none open"],
+            table(
+                &report,
+                "CPU time of each component for a new connection, by linear fit: preferred"
+            )[1]["us, none open"],
             124.0
         );
     }

@@ -1,6 +1,8 @@
 //! Converts each filter rule to *areas*. An area is a set of packets. These packets have the same
-//! IP version, and their fields are in given ranges. A rule for flows is also converted if it comes
-//! before a filter rule. The reason is that the first matching rule applies.
+//! IP version, and their fields are in given ranges.
+//!
+//! Rules for flows (`permit`, `deny`, `tls`) are converted too if a filter rule follows them. The
+//! first matching rule applies, so the filter rule must not apply to the packets of these flows.
 
 use std::ops::RangeInclusive;
 

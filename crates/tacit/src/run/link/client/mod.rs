@@ -515,7 +515,7 @@ fn check_server(stream: &UnixStream) -> io::Result<()> {
 }
 
 fn unanswered(error: &io::Error) -> io::Error {
-    refused(&format!("the link does not answer: {error}"))
+    refused(&format!("the request to the server of the link failed: {error}"))
 }
 
 fn refused(reason: &str) -> io::Error {
