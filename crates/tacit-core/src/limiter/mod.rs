@@ -11,9 +11,9 @@
 //! The cause is part of the key, so one cause cannot suppress the lines of another.
 //!
 //! Limits: one line in [`INTERVAL`] for each key; [`KEYS_MAX`] keys in total, and
-//! [`KEYS_PER_CAUSE_MAX`] keys for each cause. When a limit is reached, all lines with a new key
-//! and the same cause share one additional key. At most [`CAUSES_MAX`] causes have an additional
-//! key. The lines of all other causes share one key.
+//! [`KEYS_PER_CAUSE_MAX`] keys for each cause. When no further key is possible, all other lines of
+//! one cause share a common key. At most [`CAUSES_MAX`] causes have a common key. The lines of all
+//! further causes share one last key.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;

@@ -100,9 +100,9 @@ pub fn describe_error(failed: &FailedHandshake<'_>, error: &Error) -> HandshakeF
 pub fn describe_lacking_alpn(role: HandshakeRole, wanted: &str) -> HandshakeFailure {
     let peer = role.peer();
     let message = format!(
-        "the {peer} started TLS directly but did not negotiate the application protocol \
-         `{wanted}`, so the connection may be meant for another server: configure the {peer} to \
-         offer `{wanted}` (ALPN), or to send the STARTTLS request first"
+        "the {peer} started TLS directly, without the application protocol `{wanted}` (ALPN). The \
+         connection may be meant for another server: configure the {peer} to offer `{wanted}`, or \
+         to send the STARTTLS request first"
     );
     failure(FailureKind("no-common-alpn"), Party::Peer, message)
 }
