@@ -42,7 +42,8 @@ pub(crate) fn check(sources: &[Source], findings: &mut Vec<Finding>) {
     };
     for (rows, max) in [(connection, FILES_MAX), (run, FILES_OF_RUN_MAX)] {
         if rows.len() > max {
-            let message = format!("the table has {} files; the limit is {max}", rows.len());
+            let message =
+                format!("a table of `{TITLE}` lists {} files; the limit is {max}", rows.len());
             findings.push(Finding::new(page, rows.first().map_or(0, |row| row.line), message));
         }
     }
@@ -63,7 +64,7 @@ fn check_order<'a>(
     let mut before: BTreeSet<String> = BTreeSet::new();
     for row in rows {
         let Some(source) = sources.iter().find(|source| source.path == row.path) else {
-            let message = format!("the table contains {}, which does not exist", row.path);
+            let message = format!("{PAGE} lists the file {}, which does not exist", row.path);
             findings.push(Finding::new(page, row.line, message));
             continue;
         };
@@ -71,7 +72,10 @@ fn check_order<'a>(
         let is_used = before.is_empty()
             || uses.iter().any(|one| before.contains(&one.from) && is_within(&one.to, module));
         if !is_used {
-            let message = format!("no earlier file in the table uses the file {}", row.path);
+            let message = format!(
+                "{PAGE} lists the file {}, but no file earlier in this list uses it",
+                row.path
+            );
             findings.push(Finding::new(page, row.line, message));
         }
         before.insert(module.to_owned());
@@ -104,7 +108,7 @@ fn check_calls(
             let is_own = part == own_part || one.to == LANE;
             if !is_own && !listed.contains(one.to.as_str()) && !row.branches.contains(&part) {
                 let message = format!(
-                    "the file {} calls the module `{}`, which is not in the table",
+                    "the file {} calls the module `{}`, which {PAGE} does not list for this file",
                     row.path, one.to
                 );
                 findings.push(Finding::new(page, row.line, message));

@@ -120,7 +120,7 @@ const WITHOUT_INBOUND: &str = "packets from the peer do not reach the program. t
 impl Display for TunnelExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let inner = match self.inner.as_slice() {
-            [] => "assigned by the peer".to_owned(),
+            [] => "an address that the peer assigns".to_owned(),
             addresses => list(addresses),
         };
         write!(
@@ -306,8 +306,8 @@ impl Display for Explanation {
                              {enforced_verdict})"
                         )
                     }
-                    (None, Some(ike), _) => write!(f, ", through a tunnel to [ike.{ike}]"),
-                    (None, None, Some(sa)) => write!(f, ", through a tunnel to [sa.{sa}]"),
+                    (None, Some(ike), _) => write!(f, ", through a tunnel to the peer [ike.{ike}]"),
+                    (None, None, Some(sa)) => write!(f, ", through a tunnel to the peer [sa.{sa}]"),
                     (None, None, None) => Ok(()),
                 }?;
                 tunnel.iter().try_for_each(|tunnel| write!(f, "\n{tunnel}"))

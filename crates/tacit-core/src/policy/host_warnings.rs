@@ -349,8 +349,12 @@ impl HostPolicy<'_> {
         let HostSettings { mark, unit_mark, .. } = *self.settings;
         let has_units = self.policy.rules.iter().any(|rule| !rule.selectors.unit.is_empty());
         let keys = [
-            ("mark", mark, "two bits that no other program uses, for example \"0x3000\""),
-            ("unit-mark", unit_mark, "a bit that no other program uses"),
+            (
+                "mark",
+                mark,
+                "a mask with two bits that no other program uses, for example \"0x3000\"",
+            ),
+            ("unit-mark", unit_mark, "a mask with one bit that no other program uses"),
         ];
         let used = keys.into_iter().filter(|(key, ..)| has_units || *key == "mark");
         used.filter_map(|(key, bits, free_bits)| {

@@ -393,7 +393,7 @@ fn rule(name: &str, value: &TomlValue<'_>) -> Option<RuleKeys> {
         }
     }
     if keys.contains_key("starttls") && keys.contains_key("start") {
-        value.error("the rule has both `starttls` and `start`", "remove one of the two keys");
+        value.error("the rule has both `starttls` and `start`", "remove `starttls` or `start`");
         return None;
     }
     let starts = [("immediate", ()), ("controlled", ())];

@@ -143,7 +143,9 @@ fn range(condition: &Object, findings: &mut Findings) -> Option<Option<Range>> {
     };
     match field.value.split_once(':').and_then(read) {
         Some(range) => Some(Some(range)),
-        None => wrong(field, "write yyyymmddhhmmss:yyyymmddhhmmss", findings),
+        None => {
+            wrong(field, "write the start and the end as yyyymmddhhmmss:yyyymmddhhmmss", findings)
+        }
     }
 }
 

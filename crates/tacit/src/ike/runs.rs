@@ -2,10 +2,10 @@
 //! When the policy or the addresses of the host change, this module computes the routes of the runs
 //! again.
 //!
-//! A gateway assigns an address to a run only once. Later, a new policy can contain this address,
-//! or the host can get it. A program can also resolve a name to this address. In these cases, the
-//! run must not keep the address. So tacit checks assigned addresses again after each of these
-//! events (`assigned`).
+//! The gateway of a tunnel assigns an address to a run only once. Later, a new policy can contain
+//! this address, the host can get it, or a program can resolve a DNS name to it. After each of
+//! these events, tacit checks the assigned addresses again (module `assigned`). If a run kept an
+//! address with a second use, packets for this second use would not leave the run.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

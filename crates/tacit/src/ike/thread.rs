@@ -295,9 +295,9 @@ impl IkeThread {
         let run = self.runs.get(&pair.run)?;
         let peer = self.policy.policy.ikes.get(&pair.ike)?;
         if let Some(other) = self.user_of_address(pair, peer) {
-            let next = "each run needs its own inner address: set inner = \"gateway\" so that the \
-                        gateway assigns addresses, or write a separate [ike.NAME] for the rules of \
-                        each run";
+            let next = "each run needs its own address inside the tunnel (`inner`): set inner = \
+                        \"gateway\" so that the gateway assigns addresses, or write a separate \
+                        [ike.NAME] for the rules of each run";
             let event = Event::new("ike-address-in-use").field("run", &run.name);
             let event = event.field("ike", &pair.ike).field("used-by", &other);
             let limited = format!("ike-address-in-use {} {}", run.name, pair.ike);

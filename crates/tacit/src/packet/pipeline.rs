@@ -1,7 +1,7 @@
-//! Defines [`Pipeline`]: the state of the thread `tacit-packet`. This thread processes the packets
-//! of tunnels. The pipeline owns the outbound direction of the tunnels, and reads the packets of
-//! this direction from its TUN devices. The pipeline also receives inbound packets, except while
-//! the thread `tacit-receive` receives them.
+//! Defines [`Pipeline`]: the state of the thread `tacit-packet`, which processes the packets of
+//! tunnels. The thread reads the packets that programs send from TUN devices, and sends these
+//! packets to the peers. The thread also receives the packets of the peers, except while the thread
+//! `tacit-receive` receives them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;

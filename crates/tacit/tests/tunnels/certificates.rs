@@ -126,7 +126,10 @@ fn displays_have_the_connection_its_keys_and_the_packets() {
     assert!(has("tacit_ike_connections{ike=\"branch\",state=\"established\"} 1"), "{text}");
     assert!(has("tacit_tunnel_packets_total{direction=\"inbound\"} "), "{text}");
     assert!(text.contains("10.99.0.2:4500  established"), "{text}");
-    assert!(text.contains("rule `web` matches: ipsec, through a tunnel to [ike.branch]"), "{text}");
+    assert!(
+        text.contains("rule `web` matches: ipsec, through a tunnel to the peer [ike.branch]"),
+        "{text}"
+    );
     let rule = others.iter().find(|line| line.starts_with("web ")).unwrap();
     assert!(rule.contains(" ipsec "), "{text}");
 }

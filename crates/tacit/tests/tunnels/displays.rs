@@ -284,10 +284,10 @@ fn explain_and_trace_find_the_agent_of_the_only_run() {
             while [ ! -e scratch/end ]; do sleep 0.1; done'
         until_true [ -e scratch/up ]
         ordinary ./tacit explain --control --direction outbound --remote 10.2.0.1:80 |
-            grep -o 'through a tunnel to .ike.branch.' | head -n 1
+            grep -o 'through a tunnel to the peer .ike.branch.' | head -n 1
         ordinary ./tacit trace --ike branch --keylog scratch/keys --for 1s >/dev/null 2>traced
         [ -s scratch/keys ] && echo keys || cat traced
         touch scratch/end";
     let text = Scenario { rules: WEB, inner: "\"10.1.0.1\"", steps }.output();
-    assert_eq!(text, "through a tunnel to [ike.branch]\nkeys\n");
+    assert_eq!(text, "through a tunnel to the peer [ike.branch]\nkeys\n");
 }

@@ -190,7 +190,7 @@ fn manual_sas_are_shown_explained_logged_and_audited_without_their_keys() {
         control show ike --json | grep -c run-name
         control show policy | grep -c keys-in
         control explain --direction outbound --remote 10.2.0.1:8080 2>&1 |
-            grep -o 'through a tunnel to \[sa.far\]'
+            grep -o 'through a tunnel to the peer \[sa.far\]'
         grep -o 'sa-installed' agent.log scratch/audit
         for secret in $(grep -hv '^#' near/*.keys); do
             grep -rq "$secret" agent.log scratch/audit && fail secret
@@ -220,7 +220,7 @@ fn manual_sas_are_shown_explained_logged_and_audited_without_their_keys() {
     assert!(one["inbound"]["packets"].as_u64().unwrap() >= 4, "{one}");
     assert_eq!(
         rest,
-        "1\nnone: replayed packets are accepted\n0\n1\nthrough a tunnel to [sa.far]\n\
+        "1\nnone: replayed packets are accepted\n0\n1\nthrough a tunnel to the peer [sa.far]\n\
          agent.log:sa-installed\nscratch/audit:sa-installed\n0\nsa-removed\n"
     );
 }

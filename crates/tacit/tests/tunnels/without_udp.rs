@@ -191,7 +191,7 @@ fn sas_without_udp_are_shown_explained_logged_and_audited() {
         control show sa --json | tr -d '\n'; echo
         control show policy --json | grep -c '"ah"'
         control explain --direction outbound --remote 10.2.0.1:8080 2>&1 |
-            grep -o 'through a tunnel to \[sa.far\]'
+            grep -o 'through a tunnel to the peer \[sa.far\]'
         grep -o 'sa-installed' agent.log scratch/audit
         grep -c sa-port-not-available agent.log
         control show limits | grep -c 'net_raw'
@@ -207,7 +207,7 @@ fn sas_without_udp_are_shown_explained_logged_and_audited() {
     assert!(one["inbound"]["packets"].as_u64().unwrap() >= 4, "{one}");
     assert_eq!(
         rest,
-        "1\nthrough a tunnel to [sa.far]\nagent.log:sa-installed\n\
+        "1\nthrough a tunnel to the peer [sa.far]\nagent.log:sa-installed\n\
          scratch/audit:sa-installed\n0\n0\n"
     );
 }

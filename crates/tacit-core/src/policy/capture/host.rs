@@ -2,9 +2,9 @@
 //! one policy). This module converts the rules to ranges of destination addresses and ports.
 //!
 //! The *senders* of a rule are the users, groups or control groups that the rule names. Consecutive
-//! rules with the same senders form a *section*. The kernel checks the sections in order: first the
-//! senders, then the destination. If no rule of a section matches a flow, the kernel checks the
-//! next section.
+//! rules with the same senders form a *section*. The kernel checks the sections in the order of the
+//! rules. In each section, the kernel first checks the sender of the flow, and then its
+//! destination. The first section in which both match decides about the flow.
 //!
 //! The kernel applies `permit` and `deny` itself. The kernel sends a flow to the agent if the flow
 //! must be relayed or logged. The kernel also sends a flow to the agent if the rule selects flows

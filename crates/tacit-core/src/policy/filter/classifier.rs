@@ -1,14 +1,16 @@
 //! Finds the filter rule that decides about a packet in an IPsec tunnel of `tacit run`. The agent
 //! forwards these packets itself, so the kernel cannot filter them.
 //!
-//! The filter rules are divided into groups (see `plan`). A look-up searches every group. If the
-//! rules of a group compare only single values, the group has a hash table. If they compare ranges,
-//! a look-up compares the packet with every element of the group. This can be slow, so the caller
-//! caches the result for each flow.
+//! The filter rules are divided into groups (see `plan`). The rules of a group compare the same
+//! fields of a packet. A look-up searches the groups in order, until it finds a matching rule:
 //!
-//! Some rules apply only in a time window. A classifier stays valid when a time window begins or
-//! ends, because a look-up gets the state of the time windows from its caller.
-//! [`PacketClassifier::windows_at`] returns this state for a given time.
+//! * If the rules of a group compare only single values, the group has a hash table.
+//! * If the rules of a group compare ranges, a look-up compares the packet with one rule after the
+//!   other. This can be slow, so the caller caches the result for each flow.
+//!
+//! Some rules apply only in a time window. [`PacketClassifier::windows_at`] returns which time
+//! windows are open at a given time, and the caller passes this state to each look-up. So the
+//! classifier itself does not change when a time window begins or ends.
 
 use std::collections::HashMap;
 

@@ -2,7 +2,8 @@
 //!
 //! A routing rule of the kernel selects a routing table by protocol and ports, and the table
 //! selects a route by address. So this module converts the policy rules to groups. A group has one
-//! combination of protocol and ports, and a list of address prefixes:
+//! direction, one combination of protocol and ports, and a list of address prefixes behind one
+//! peer:
 //!
 //! ```text
 //!   policy rules ──> cells: ranges of ports with the same policy rules (module `cells`)
@@ -11,7 +12,8 @@
 //!                    groups: adjacent cells with the same addresses behind the same peer
 //! ```
 //!
-//! A packet matches at most one group of its direction, so the order of the groups does not matter.
+//! Two groups of the same direction never match the same packet, so their order does not matter.
+//!
 //! The kernel cannot select packets by program, user or time. So a policy rule with one of these
 //! conditions must not come before an `ipsec` rule that could match the same packets. `parse`
 //! rejects a policy with rules in this order.

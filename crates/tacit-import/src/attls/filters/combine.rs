@@ -313,8 +313,8 @@ fn inbound(
             Ok(left) if left.is_empty() => {}
             Ok(_) | Err(_) => {
                 let message = format!(
-                    "rules listen on {socket}, but filter `{filter}` covers only some of the \
-                     addresses of this socket",
+                    "rules listen on {socket} (all addresses of this host), but filter \
+                     `{filter}` applies to only some of these addresses",
                     filter = filter.name
                 );
                 let fix = "in the filters for this port, write each address on which programs \

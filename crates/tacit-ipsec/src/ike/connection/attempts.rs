@@ -1,10 +1,11 @@
 //! Authenticates the peer of an IKE initiator, even if an attacker sends forged answers. (The
-//! initiator is the side that sends the first request, IKE_SA_INIT.)
+//! initiator is the side that sends the first request, IKE_SA_INIT. An *answer* is a response to
+//! this first request.)
 //!
 //! An attacker who has seen the first request can forge an answer with a valid key exchange. So
-//! tacit sends an IKE_AUTH request for each answer. The response contains an AUTH payload: a proof
-//! of who sent the answer. Only this proof shows which answer is from the peer (RFC 7296 sections
-//! 2.4 and 2.21.1):
+//! tacit sends an IKE_AUTH request for each answer. The response to IKE_AUTH contains an AUTH
+//! payload, which proves who sent the answer. Only this proof shows which answer is from the peer
+//! (RFC 7296 sections 2.4 and 2.21.1):
 //!
 //! ```text
 //!   answer ─> IKE SA ─> AUTH ─> verified ─────────────────> established; drops all other answers
@@ -18,13 +19,14 @@
 //! SA in the message) does not identify the attempt, because an attacker may use the SPI of the
 //! peer. When a message for another attempt arrives, that attempt becomes the current attempt.
 //!
-//! If the only remaining attempt is refused, tacit waits [`OTHER_ANSWER_WAIT`] for another answer.
-//! Until the peer answers the IKE_AUTH request, tacit repeats both the IKE_AUTH request and the
-//! first request.
+//! An attempt is *refused* if tacit rejects the AUTH payload, or if the sender of the answer
+//! rejects the IKE_AUTH request. If no other attempt remains, tacit waits [`OTHER_ANSWER_WAIT`] for
+//! another answer. Until the IKE_AUTH request is answered, tacit repeats both the IKE_AUTH request
+//! and the first request.
 //!
 //! Limit: [`ATTEMPTS_MAX`] attempts at a time; a further attempt replaces the oldest. The module
-//! `answers` limits how many attempts begin in a period. So the peer has time to answer the
-//! IKE_AUTH request of an attempt before the attempt is replaced.
+//! `answers` limits how many attempts begin in a period. This gives the peer time to answer an
+//! IKE_AUTH request before the attempt is replaced.
 
 use std::time::{Duration, Instant};
 

@@ -264,7 +264,7 @@ impl Scene {
             let connection = self.sides[side].connection.as_ref();
             assert!(
                 connection.is_none_or(|one| one.poll_timeout().is_none()),
-                "a closed connection must end"
+                "a closed connection still waits for a timeout"
             );
         }
     }

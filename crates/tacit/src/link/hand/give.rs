@@ -145,7 +145,9 @@ impl StoppedGiver {
         })?;
         match socket::is_connected(copy.as_fd()) {
             Ok(true) => Ok(copy),
-            Ok(false) => Err(io::Error::other(format!("descriptor {number} is not connected"))),
+            Ok(false) => Err(io::Error::other(format!(
+                "the socket with descriptor {number} is not connected"
+            ))),
             Err(_) => {
                 let kind = copy.as_raw_fd();
                 let shown = std::fs::read_link(format!("/proc/self/fd/{kind}")).unwrap_or_default();

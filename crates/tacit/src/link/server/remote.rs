@@ -14,7 +14,8 @@
 //!
 //! If the stream of a run ends, the sockets of the run are lost. The sockets are also lost if the
 //! server with network does not answer on this stream within three times [`ALIVE_INTERVAL`]. This
-//! server logs the loss, and ends the session. The run then tries to begin a new session.
+//! server then logs the loss, and ends the session (the run's use of the link). The run tries to
+//! begin a new session.
 
 use std::future::Future;
 use std::io;

@@ -1,5 +1,9 @@
-//! Defines the messages of a link, and encodes these messages for UNIX sockets. Through a link, a
-//! run (a program under `tacit run`) without a network gets sockets of a side with a network.
+//! Defines the messages of a link, and encodes these messages for UNIX sockets. A link connects two
+//! sides: one side has a network, and the other side has none. A run (a program under `tacit run`)
+//! on the side without a network gets sockets of the side with a network.
+//!
+//! The agent of the run sends requests to a link server, each on its own stream (a connection to
+//! the UNIX socket of the server):
 //!
 //! ```text
 //!   agent of a run ── Hello ──────────────> server      the stream stays open until the run ends

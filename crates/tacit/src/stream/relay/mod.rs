@@ -115,7 +115,7 @@ fn is_passing(error: &io::Error) -> bool {
 
 /// Relays the bytes of a connection until it ends. `None`: a handshake that its program requested
 /// failed, and its failure was logged and counted.
-#[expect(clippy::boxed_local, reason = "every caller already has the value in a `Box`")]
+#[expect(clippy::boxed_local, reason = "every caller already has the `Established` in a `Box`")]
 pub fn run(
     lane: &StreamLane,
     established: Box<Established>,

@@ -77,7 +77,7 @@ fn aims(samples: &CellSamples) -> [Aim; 7] {
             change(inbound, Joint::Spilling),
         ),
         aim(
-            "How IPsec changes the CPU time per GB of inbound data, if the engine never spills",
+            "How IPsec changes the CPU time per GB of inbound data, without spill to other CPUs",
             "%",
             IN,
             change(inbound, Joint::Contained),
@@ -89,7 +89,7 @@ fn aims(samples: &CellSamples) -> [Aim; 7] {
             change(outbound, Joint::Spilling),
         ),
         aim(
-            "How IPsec changes the CPU time per GB of outbound data, if the engine never spills",
+            "How IPsec changes the CPU time per GB of outbound data, without spill to other CPUs",
             "%",
             OUT,
             change(outbound, Joint::Contained),
@@ -107,7 +107,7 @@ fn aims(samples: &CellSamples) -> [Aim; 7] {
             samples.ratio(CPU, &paced[0], &paced[1]),
         ),
         aim(
-            "p50 latency of one session: with polling / without polling",
+            "p50 latency of one session: with a polling engine / with a sleeping engine",
             "ratio",
             [0.8, 0.65],
             samples.ratio(P50, &single[0], &single[1]),

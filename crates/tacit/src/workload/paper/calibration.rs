@@ -2,13 +2,13 @@
 //! reserved CPU. The result is the *packet factor*: the CPU time with an engine, divided by the CPU
 //! time without an engine. `tacit project` forecasts CPU times with this factor.
 //!
-//! An engine processes the packets of all streams of a host on one CPU. So each batch contains
-//! packets of several streams, and fewer packets of each stream. Also, the kernel wakes a busy
-//! engine less often. So the packet factor depends on the machine, the direction of the packets,
+//! Two effects change the CPU time. An engine processes the packets of all streams of a host on one
+//! CPU, so a batch contains fewer packets of the same stream. And the kernel wakes a busy engine
+//! less often. How strong these effects are depends on the machine, the direction of the packets,
 //! the number of connections, and the number of packets in a message.
 //!
-//! This module measures the packet factor for some loads (kinds of traffic). For a load with
-//! another number of connections, this module interpolates between the two nearest loads.
+//! This module measures the packet factor for some numbers of connections. For other numbers, this
+//! module interpolates between the two nearest measured numbers.
 
 use super::cell::{CellSamples, Gap, Measurement, PaperCell};
 use super::drawn::Load;

@@ -73,23 +73,23 @@ pub(super) struct PaperArgs {
     /// Make one short measurement for each table cell, and transfer a tenth of the bytes
     #[arg(long, conflicts_with_all = ["rounds", "seconds"])]
     quick: bool,
-    /// For ztpf: the files that `cargo xtask bench sockets --json` wrote, first with `--lock
-    /// global`, then with `--lock writers`
+    /// For the paper ztpf: two files that `cargo xtask bench sockets --json` wrote, the first with
+    /// `--lock global`, the second with `--lock writers`
     #[arg(long, value_name = "FILE,FILE", value_delimiter = ',')]
     locks: Vec<PathBuf>,
-    /// For lfp: the size of the file that FTP transfers [default: 1 GB, as in the paper]
+    /// For the paper lfp: the size of the file that FTP transfers [default: 1 GB, as in the paper]
     #[arg(long, value_name = "BYTES", value_parser = bytes(FILE_BYTES_MAX))]
     file_size: Option<u64>,
-    /// For ipsec: the percentage of all CPU time that networking uses, first in interactive loads,
-    /// then in bulk loads
+    /// For the paper ipsec: how many percent of the CPU time networking uses. The first number is
+    /// for interactive loads, the second number is for bulk loads
     #[arg(long, value_name = "PERCENT,PERCENT", value_delimiter = ',', default_value = "8,30",
           value_parser = percent)]
     network_share: Vec<f64>,
-    /// For ipsec: measure random loads; the same number always generates the same loads
+    /// For the paper ipsec: measure random loads; the same N always generates the same loads
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// For ipsec: compare forecasts for an engine with measurements; each seed generates three
-    /// random loads
+    /// For the paper ipsec: compare forecasts for an engine with measurements. Each seed from FIRST
+    /// to LAST generates three random loads
     #[arg(long, value_name = "FIRST-LAST", conflicts_with_all = ["seed", "network_share"],
           value_parser = forecast::seeds)]
     seeds: Option<Seeds>,
@@ -102,10 +102,10 @@ pub(super) struct PaperArgs {
     /// Write the tables to this file as Markdown
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// Print what is measured, even if standard error is not a terminal
+    /// Print progress messages, even if standard error is not a terminal
     #[arg(long)]
     progress: bool,
-    /// This process is already in the namespaces of the command
+    /// This process is already in the namespaces that `tacit workload paper` creates
     #[arg(long, hide = true)]
     inside: bool,
 }
@@ -113,7 +113,8 @@ pub(super) struct PaperArgs {
 /// The papers that the argument `PAPER` can select.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum PaperChoice {
-    /// z/TPF: messages per second, with an older and a newer TLS library, and with a shared lock
+    /// z/TPF: messages per second with an older and a newer TLS library, and before and after a
+    /// change of a shared lock
     Ztpf,
     /// MQ for z/OS: CPU time to start and stop a channel with TLS, and round trips of messages
     Mq,

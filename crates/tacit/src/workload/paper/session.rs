@@ -1,16 +1,16 @@
-//! Measures a program that uses one network path. The results are the rate of the program, and the
-//! CPU time of all processes of the path.
+//! Measures a program, together with the processes that relay its bytes. The results are the rate
+//! of the program, and the CPU time of all these processes.
 //!
 //! The program prints a line when it is ready, and waits for a line on its standard input. After
 //! this line, the program does its work, and prints its result as one line of JSON. It then waits
-//! for another line. During the second wait, all processes of the path still run, so that their CPU
-//! clocks can be read. `tacit workload client --steered` prints and reads these lines itself. For
-//! other programs, a shell script prints and reads the lines.
+//! for another line. During the second wait, all processes still run, so that their CPU clocks can
+//! be read. `tacit workload client --steered` prints and reads these lines itself. For other
+//! programs, a shell script prints and reads the lines.
 //!
 //! If a program prints no line in time, this module ends the program and all its descendants. The
-//! program runs under the command `timeout`. This module does not rely on `timeout`, because
-//! `timeout` ends only its own process group. Processes outside of this group, such as the
-//! processes of pasta, would keep the pipe open.
+//! program also runs under the command `timeout`, but `timeout` ends only its own process group.
+//! Other descendants, such as the processes of pasta, would keep the output pipe of the program
+//! open.
 
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::os::fd::AsFd;
