@@ -103,13 +103,13 @@ fn notice_of(word: &str, value: &str) -> Option<Notice> {
         | "ServerScsv"
         | "MiddleBoxCompatMode" => LIBRARY,
         "PeerMinRsaKeySize" if above(value, 2048) => Notice::Changed(
-            "tacit rejects RSA keys of less than 2048 bits; a policy cannot set a higher limit",
+            "tacit rejects RSA keys of less than 2048 bits; a policy cannot require longer keys",
             "make sure that the CA issues certificates only for keys of at least the size that \
              this attribute sets",
         ),
         "PeerMinEccKeySize" if above(value, 256) => Notice::Changed(
-            "tacit accepts every elliptic curve key of at least 256 bits; a policy cannot set a \
-             higher limit",
+            "tacit accepts every elliptic curve key of at least 256 bits; a policy cannot \
+             require longer keys",
             "make sure that the CA issues certificates only for keys of at least the size that \
              this attribute sets",
         ),

@@ -161,7 +161,7 @@ impl Map {
             findings.error(
                 &at,
                 format!("the map file has {} bytes; the limit is {POLICY_BYTES_MAX}", text.len()),
-                "remove entries that the imported AT-TLS policy does not need",
+                "remove the entries of the map file that the imported AT-TLS policy does not need",
             );
             return Self { has_errors: true, ..empty };
         }

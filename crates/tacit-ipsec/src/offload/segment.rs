@@ -4,7 +4,7 @@
 //! Every packet gets the headers of the large packet, with its own length, IPv4 identification,
 //! sequence number and checksums. Only the last packet gets FIN and PSH, and only the first packet
 //! gets CWR (RFC 3168 section 6.1.2). This module adds the payload to the checksum while it copies
-//! the payload. The fields that are equal in all packets are summed only once.
+//! the payload. Fields that are equal in all packets are added to a checksum only once.
 
 use super::Offload;
 use crate::packet::checksum::{checksum, copy_and_sum, sum};

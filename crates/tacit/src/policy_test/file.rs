@@ -378,7 +378,7 @@ fn remotes(
         Remote::Address(ip, port) => {
             if address.is_some() {
                 let why = "`address` is not needed, because `remote` is already an address";
-                table.refuse(&["address"], why, "remove one of the two keys");
+                table.refuse(&["address"], why, "remove `address`");
                 return None;
             }
             (ip, None, port)
@@ -387,7 +387,7 @@ fn remotes(
     };
     if port.is_some() && ports.is_some() {
         let why = "`ports` is not needed, because `remote` already has a port";
-        table.refuse(&["ports"], why, "remove one of the two keys");
+        table.refuse(&["ports"], why, "remove `ports`, or the port in `remote`");
         return None;
     }
     let Some(ports) = ports.or_else(|| port.or(usual_port).map(|port| vec![port])) else {
@@ -461,7 +461,7 @@ fn expectation(table: &TomlTable<'_>) -> Option<Expectation> {
         }
         (Some(ExpectedRule::Denied), Some("permit" | "tls" | "ipsec")) => {
             let why = format!("`action` contradicts `expect`, which is already `{DENIED}`");
-            table.refuse(&["action"], &why, "remove one of the two keys");
+            table.refuse(&["action"], &why, "remove `action` or `expect`");
             None
         }
         _ => Some(expectation),

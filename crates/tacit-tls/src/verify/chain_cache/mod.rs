@@ -2,7 +2,7 @@
 //! chain again.
 //!
 //! ```text
-//!   role, trust generation, name, bytes of all certificates --SHA-256--> cache key
+//!   role, trust generation, server name, bytes of all certificates --SHA-256--> cache key
 //!   cache key --> the period in which the whole chain is valid, and the parsed leaf certificate
 //! ```
 //!

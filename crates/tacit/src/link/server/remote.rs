@@ -128,7 +128,10 @@ pub(super) async fn serve_socket(
              This link delivers datagrams only from addresses to which the program has sent \
              datagrams: remove `answers` from the rule",
         ),
-        OpenKind::Handed => Some("a socket cannot be passed from one kernel to another"),
+        OpenKind::Handed => Some(
+            "the two sides of the link have different kernels, and a socket cannot be \
+             passed between kernels",
+        ),
         _ => None,
     };
     if let Some(reason) = reason {
