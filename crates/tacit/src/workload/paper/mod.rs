@@ -80,7 +80,7 @@ pub(super) struct PaperArgs {
     /// For the paper lfp: the size of the file that FTP transfers [default: 1 GB, as in the paper]
     #[arg(long, value_name = "BYTES", value_parser = bytes(FILE_BYTES_MAX))]
     file_size: Option<u64>,
-    /// For the paper ipsec: how many percent of the CPU time networking uses. The first number is
+    /// For the paper ipsec: the percentage of CPU time that networking uses. The first number is
     /// for interactive loads, the second number is for bulk loads
     #[arg(long, value_name = "PERCENT,PERCENT", value_delimiter = ',', default_value = "8,30",
           value_parser = percent)]
