@@ -77,8 +77,8 @@ fn aims(samples: &CellSamples) -> [Aim; 7] {
             change(inbound, Joint::Spilling),
         ),
         aim(
-            "How IPsec changes the CPU time per GB of inbound data, if the engine moves no work to \
-             other CPUs",
+            "How IPsec changes the CPU time per GB of inbound data, if the engine moves no work \
+             to other CPUs",
             "%",
             IN,
             change(inbound, Joint::Contained),
@@ -90,8 +90,8 @@ fn aims(samples: &CellSamples) -> [Aim; 7] {
             change(outbound, Joint::Spilling),
         ),
         aim(
-            "How IPsec changes the CPU time per GB of outbound data, if the engine moves no work to \
-             other CPUs",
+            "How IPsec changes the CPU time per GB of outbound data, if the engine moves no work \
+             to other CPUs",
             "%",
             OUT,
             change(outbound, Joint::Contained),
