@@ -109,7 +109,8 @@ fn an_explanation_names_the_peer_of_the_tunnel() {
                 peer 192.0.2.1:4500, address of the run inside the tunnel: an address that the \
                 peer assigns\n    without the tunnel: the program cannot connect \
                 (EHOSTUNREACH) until the peer has assigned an address. After that, a \
-                packet waits up to 10 s for the tunnel. If the tunnel is then still missing, the packet is dropped. No packet leaves in clear";
+                packet waits up to 10 s for the tunnel. If the tunnel is then still missing, \
+                the packet is dropped. No packet leaves in clear";
     assert_eq!(explain(&policy, &flow).to_string(), text);
     let mut policy = policy;
     policy.ikes.get_mut("b").unwrap().host = IkeHost::Name("gw.example".to_owned());
