@@ -1,4 +1,5 @@
-//! Creates, connects, accepts, measures and closes stream sockets.
+//! Creates, connects, reads, writes and closes stream sockets. Also returns facts about a socket,
+//! such as its addresses and TCP statistics.
 //!
 //! All sockets are non-blocking and close-on-exec. This module sets TCP options before `connect`,
 //! or on the listening socket. Accepted sockets inherit the options of the listening socket.

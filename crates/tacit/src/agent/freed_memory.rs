@@ -4,13 +4,12 @@
 //! ```text
 //!   connections   ▁▁█████▆▃▁▁▁▁
 //!   check          ·   ·   ·   ·
-//!                              └ returns memory: `open` is less than half of the peak,
-//!                                and at least half of `open` at the last check
+//!                              └ the agent returns memory
 //! ```
 //!
-//! In this figure, `open` is the number of open connections. Returning memory takes milliseconds.
-//! So the agent ignores peaks below [`PEAK_NOTED`]. While many connections are ending, the agent
-//! waits for its next check.
+//! Returning memory takes milliseconds. So the agent ignores peaks below [`PEAK_NOTED`]. If more
+//! than half of the connections have ended since the last check, many others may end soon. In this
+//! case, the agent waits for its next check.
 
 /// Below this peak, the memory of ended connections is too small to be returned.
 const PEAK_NOTED: usize = 1000;

@@ -2,11 +2,12 @@
 //! whether the run accepts these addresses.
 //!
 //! A run rejects an address in `alias-ranges`, because DNS names use these addresses. A run also
-//! rejects an address that is already in use: by the host, another tunnel, a peer, or a rule.
-//! A rule uses an address if the rule contains the address, or a name that a program has resolved
-//! to the address. If a run accepted an address in use, flows to this address would stay inside the
-//! run. If the run rejects an address, tacit closes the IKE connection and reports the reason. The
-//! module `runs` checks the address again when one of these uses may have changed.
+//! rejects an address that the host, another tunnel, a peer or a rule already uses. Otherwise,
+//! flows to this address would stay inside the run. A rule uses the addresses in its `remote`, and
+//! the addresses to which programs have resolved the names in its `remote`.
+//!
+//! If the run rejects an address, tacit closes the IKE connection and reports the reason. The
+//! module `runs` checks the address again when the addresses in use may have changed.
 
 use std::net::IpAddr;
 
@@ -72,7 +73,7 @@ impl WantedAddresses<'_> {
         let is_its =
             |name: &&String| self.policy.addresses(name).iter().any(|one| one.ip() == address);
         if let Some(name) = policy.ikes.keys().find(is_its) {
-            return Some(format!("the address of the peer [ike.{name}]"));
+            return Some(format!("the address of the peer in [ike.{name}]"));
         }
         let is_inner = |source: &InnerAddressSource| match source {
             InnerAddressSource::Policy(inner) => inner.contains(&address),
@@ -82,7 +83,7 @@ impl WantedAddresses<'_> {
             return Some(format!("the `inner` address of [ike.{name}]"));
         }
         if let Some((name, _)) = policy.sas.iter().find(|(_, one)| one.peer.ip() == address) {
-            return Some(format!("the address of the peer [sa.{name}]"));
+            return Some(format!("the address of the peer in [sa.{name}]"));
         }
         if let Some((name, _)) = policy.sas.iter().find(|(_, one)| one.inner.contains(&address)) {
             return Some(format!("the `inner` address of [sa.{name}]"));

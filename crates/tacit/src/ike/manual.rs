@@ -6,9 +6,9 @@
 //! change, the SAs and their sequence numbers stay. If an address, an SPI or a key changes, new SAs
 //! replace the old ones.
 //!
-//! Only one run at a time uses the SAs of an `[sa.NAME]` table. One reason is the SPI: it alone
-//! identifies the run of a received packet. The other reason is the address: the table sets the
-//! address of the run. After the end of a run, its SAs go to the next run that needs them.
+//! Only one run at a time uses the SAs of an `[sa.NAME]` table. The first reason: the SPI of a
+//! received packet must identify one run. The second reason: the table contains the addresses of
+//! one run. When this run ends, the next run that needs the SAs uses them.
 //!
 //! Without extended sequence numbers, an SA sends at most 2^32 - 1 packets. After that, packets are
 //! dropped until an operator changes the keys in the files.

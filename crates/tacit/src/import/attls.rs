@@ -34,7 +34,8 @@ pub(super) struct AttlsArgs {
     /// Map file: translates job names, user IDs and key rings to names on this host
     #[arg(long, value_name = "FILE")]
     map: Option<PathBuf>,
-    /// Import clients that do not check the name in the server's certificate
+    /// If an AT-TLS rule does not check the server's name, do not check the name in the imported
+    /// rule either
     #[arg(long)]
     keep_no_name_check: bool,
     /// Deny connections that match no rule, instead of permitting them in clear as AT-TLS does

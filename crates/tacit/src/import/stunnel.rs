@@ -21,10 +21,12 @@ pub(super) struct StunnelArgs {
     /// Configuration files; each is for one stunnel process
     #[arg(required = true, value_name = "FILE")]
     files: Vec<String>,
-    /// Import clients that do not verify the server's certificate
+    /// If a service does not verify the server's certificate, do not verify it in the imported rule
+    /// either
     #[arg(long)]
     keep_no_verification: bool,
-    /// Import clients that do not check the name in the server's certificate
+    /// If a service does not check the server's name, do not check the name in the imported rule
+    /// either
     #[arg(long)]
     keep_no_name_check: bool,
     /// Import services that use OCSP; the imported rules do not use OCSP, because tacit does not

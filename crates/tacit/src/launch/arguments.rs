@@ -43,7 +43,7 @@ pub struct RunArgs {
     pub(super) policy: Option<PathBuf>,
     #[command(flatten)]
     pub(super) tls: TlsArgs,
-    /// Use the running agent that serves this enrolment socket, and its policy
+    /// Use a running agent and its policy. PATH is the socket where this agent accepts runs
     #[arg(long, value_name = "PATH", conflicts_with_all = ["policy", "resolvers"])]
     pub(super) agent: Option<PathBuf>,
     /// Use sockets that a link server (`tacit link serve`) opens in its network. LINK is the name
@@ -78,8 +78,8 @@ pub struct RunArgs {
         conflicts_with = "agent"
     )]
     pub(super) log_level: LogLevel,
-    /// How the connections that a rule permits reach their destination. `relay`: through the agent,
-    /// whatever the policy says
+    /// How bytes of connections in clear (rules with `permit`) move: as the policy says (`auto`),
+    /// or always through the agent (`relay`)
     #[arg(long, value_enum, value_name = "PATH")]
     pub(super) path: Option<PathArg>,
     /// What to do with processes that still run when CMD ends
@@ -152,12 +152,12 @@ fn name_of(program: &Path) -> String {
     if name.is_empty() { "run".into() } else { name }
 }
 
-/// How connections that a rule permits reach their destination
+/// How bytes of connections in clear (rules with `permit`) move
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum PathArg {
-    /// Use the path that the policy selects
+    /// Relay through the agent only if the policy requires it
     Auto,
-    /// Relay all these connections through the agent
+    /// Relay all connections through the agent
     Relay,
 }
 
@@ -167,9 +167,9 @@ pub(super) enum Orphans {
     /// Send SIGTERM, and SIGKILL after 5 seconds
     #[default]
     Terminate,
-    /// Wait until all these processes have ended
+    /// Wait until the remaining processes have ended
     Wait,
-    /// Leave these processes running without a network
+    /// Let the remaining processes run without a network
     Leave,
 }
 

@@ -31,7 +31,7 @@ pub(super) struct TlsArgs {
     /// Use TLS for every outbound TCP connection of the program, without a policy file
     #[arg(long, requires = "ca", conflicts_with_all = ["policy", "agent"])]
     pub(super) tls: bool,
-    /// PEM file with CA certificates that verify servers; may be repeated. `system` selects the CA
+    /// PEM file with CA certificates, to verify servers; may be repeated. `system` selects the CA
     /// certificates of the distribution
     #[arg(long, value_name = "FILE", requires = "tls")]
     ca: Vec<PathBuf>,

@@ -333,8 +333,10 @@ pub fn own_tls_refused(log: &Log, refusals: &RefusalTable, connection: &Connecti
 pub fn cancel_refused(log: &Log, refusals: &RefusalTable, connection: &Connection) {
     let record = connection.record();
     let refusal = refusals::of_cancel(record);
-    let event = level(about(Event::new("cancel-refused"), record), record)
-        .field("reason", "the client sent a cancel request in clear, but the rule requires TLS");
+    let event = level(about(Event::new("cancel-refused"), record), record).field(
+        "reason",
+        "the client sent a PostgreSQL cancel request in clear, but the rule requires TLS",
+    );
     let key = format!("cancel {} {}", record.rule.name(), refusal.destination);
     let kind = FailureKind("cancel-in-clear");
     refused_later(log, refusals, record, event.limited(key), refusal, kind);

@@ -64,7 +64,7 @@ Keys:
   left, right show the previous or the next page of the rule's connections
   ?           show help")]
 pub struct TopArgs {
-    /// Time between frames; each frame shows the interval since the last one
+    /// Time between frames; each frame shows the activity since the previous frame
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval)]
     interval: Duration,
     /// Print one frame as text and exit

@@ -398,8 +398,8 @@ fn a_second_agent_reports_that_the_host_is_captured_and_changes_nothing() {
 error[host-in-use]: another agent already captures this host
 error[host-in-use]: another agent already captures this host
 answer to marked from ::ffff:127.0.0.1
-(connections that match no rule are rejected, but unmatched connections of the captured \
-         host are permitted; policy generation 1)
+(connections that match no rule are rejected, but connections of programs outside `tacit run` \
+         are permitted; policy generation 1)
 host-not-requested
 answer to marked from ::ffff:127.0.0.1
 0

@@ -318,7 +318,7 @@ fn nothing_but_the_cancel_request_passes_in_clear() {
         assert_eq!(answer, b"");
     }
     wait_for("both ends", || {
-        agent.log().matches("the client sent data after the cancel request").count() == 2
+        agent.log().matches("the client sent data after the PostgreSQL cancel request").count() == 2
     });
     // A client may end first, as those do that wait for nothing.
     let mut stream = connect(("127.0.0.1", port));

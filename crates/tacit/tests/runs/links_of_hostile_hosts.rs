@@ -369,8 +369,8 @@ END
             ./tacit run --link $TMPDIR/other.sock --policy run.toml --log stderr -- \
             curl -sS -o /dev/null -w '%{http_code}\n' http://10.9.8.7:8080/ 2>/dev/null
         touch done; wait $run
-        grep -o 'the host of the run already has 4 open sockets' far.log | head -1"#);
-    assert_eq!(said, "4 16\n200\nthe host of the run already has 4 open sockets\n");
+        grep -o 'other side of the link already has 4 open sockets' far.log | head -1"#);
+    assert_eq!(said, "4 16\n200\nother side of the link already has 4 open sockets\n");
 }
 
 #[test]

@@ -178,8 +178,8 @@ pub(super) fn refuse_rules(rules: &[Read<'_, '_>]) {
     for Read { value, rule } in rules {
         let Some(key) = sender_key(value, rule) else { continue };
         let message = format!(
-            "rule `{}` has `{key}`, but this key needs a captured host, and the policy has no \
-             table [host]",
+            "rule `{}` has `{key}`, but this key is only for `tacit agent --host`, and the policy \
+             has no table [host]",
             rule.name
         );
         let fix = "remove the key; or, to capture this host, add [host]";
@@ -214,7 +214,8 @@ pub(super) fn check_rules(host: &HostSettings, rules: &[Read<'_, '_>]) {
         };
         let Some(Unsupported { key, problem, fix }) = found else { continue };
         let at = value.at_key(key);
-        let message = format!("rule `{}` does not work on a captured host: {problem}", rule.name);
+        let message =
+            format!("rule `{}` does not work with `tacit agent --host`: {problem}", rule.name);
         let fix = or.map_or_else(|| fix.to_owned(), |or| format!("{fix}; or {or}"));
         value.report.error(MessageId("not-for-host"), &at, message, fix);
     }
@@ -281,13 +282,13 @@ fn check_groups(rules: &[Read<'_, '_>]) {
             continue;
         }
         let problem = if capture::is_captured(rule) {
-            "the kernel passes the flows of this rule to the agent. The agent cannot determine the \
-             group of a program"
+            "the kernel passes the flows of this rule to the agent, but only the kernel can \
+             determine the group of a program"
                 .to_owned()
         } else if let Some(other) = undecided {
             format!(
-                "because of the earlier rule `{}`, the kernel passes the flows to the agent. The \
-                 agent cannot determine the group of a program",
+                "because of the earlier rule `{}`, the kernel passes the flows of this rule to the \
+                 agent, but only the kernel can determine the group of a program",
                 other.name
             )
         } else {
@@ -335,14 +336,15 @@ fn check_limits(host: &HostSettings, rules: &[Read<'_, '_>]) {
     }
     if sections.len() > HOST_SECTIONS_MAX {
         let message = format!(
-            "the outbound rules form {} groups of consecutive rules that select the same senders \
-             (`user`, `group`, `cgroup`, `unit`); the limit is {HOST_SECTIONS_MAX}",
+            "the outbound rules form {} groups of consecutive rules with the same `user`, `group`, \
+             `cgroup` and `unit`; the limit is {HOST_SECTIONS_MAX}",
             sections.len()
         );
         report(
             MessageId("too-many-senders"),
             message,
-            "sort the rules, so that rules with the same senders are consecutive",
+            "sort the rules, so that rules with the same `user`, `group`, `cgroup` and `unit` are \
+             consecutive",
         );
     }
     let has_too_many = |section: &HostSection| section.senders.checks() > SENDER_CHECKS_MAX;
@@ -417,12 +419,12 @@ fn unsupported(rule: &Rule) -> Option<Unsupported> {
     let select = "select flows by the addresses in `remote` and the ports in `remote-ports`";
     let found = |key, problem| Some(Unsupported { key, problem, fix: select });
     if !selectors.local.is_empty() {
-        return found("local", "on a captured host, rules cannot select flows by `local`");
+        return found("local", "rules for programs outside `tacit run` cannot have `local`");
     }
     if !selectors.local_ports.is_empty() {
         return found(
             "local-ports",
-            "on a captured host, rules cannot select outbound flows by `local-ports`",
+            "outbound rules for programs outside `tacit run` cannot have `local-ports`",
         );
     }
     let by_name = || unsupported_by_name(selectors).filter(|_| named::is_by_name(rule));
@@ -491,7 +493,7 @@ fn unsupported_tls(rule: &Rule) -> Option<Unsupported> {
              programs under `tacit run` have this socket"
         }
         Start::Starttls(starttls) if matches!(starttls.protocol, StarttlsProtocol::Ftp(_)) => {
-            "on a captured host, tacit does not capture FTP data connections"
+            "tacit does not capture FTP data connections of programs outside `tacit run`"
         }
         Start::Immediate | Start::Starttls(_) => return None,
     };

@@ -172,7 +172,7 @@ fn listen(value: &TomlValue<'_>) -> Option<Listen> {
             Address::Inet(address) => Some(Listen::Tcp(address)),
             _ => {
                 let fix = "write the absolute path of a UNIX socket, or an address with a port";
-                value.error("`listen` of a link cannot be an abstract name", fix);
+                value.error("`listen` of a link cannot be an abstract UNIX socket", fix);
                 None
             }
         };
@@ -229,7 +229,7 @@ fn target(value: &TomlValue<'_>) -> Option<ConnectTarget> {
         Target::Address(Address::Path(path)) => Some(ConnectTarget::Other(LinkConnect::Unix(path))),
         Target::Address(_) => {
             let fix = "write \"host.example:7000\", \"vsock:2:7000\" or \"unix:/run/x.sock\"";
-            value.error("`connect` of a link cannot be an abstract name", fix);
+            value.error("`connect` of a link cannot be an abstract UNIX socket", fix);
             None
         }
     }

@@ -1,8 +1,9 @@
 //! Divides the ports into *cells*, so that the same rules apply to all ports of a cell. This is a
 //! step in the conversion of `ipsec` rules to routes.
 //!
-//! For each IPsec peer, a cell lists the addresses that are reached through this peer. If two
-//! adjacent cells list the same addresses for a peer, this module joins the cells for this peer.
+//! A cell is a range of local ports with a range of remote ports. Each cell lists the IPsec peers
+//! and the addresses behind each peer. For each peer, this module joins adjacent cells with the
+//! same addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -125,7 +125,7 @@ impl PostgresServer {
             }
             Ordering::Greater => Err(StarttlsError::ProtocolViolation(
                 StarttlsSide::Peer,
-                "the client sent data after the cancel request",
+                "the client sent data after the PostgreSQL cancel request",
             )),
         }
     }

@@ -168,11 +168,12 @@ fn sums(costs: &Costs) -> String {
     let Costs { interval_s, cpus, agent_cpu_us, accounting, percent_of_one_cpu: of_one, .. } =
         costs;
     format!(
-        "agent: {} ms of CPU time in {} s on {cpus} CPUs\npercent of one CPU: general {}, engine \
-         {}, eligible {} (work that engines could have done, but that other CPUs did)\n\
-         uncaptured: {} ms ({} %) of CPU time that is not assigned to a rule or to the agent \
-         itself\naccounting: {} % of the agent's CPU time, for {} timestamps ({} ns each) and {} \
-         clock reads ({} ns each)\n",
+        "agent: {} ms of CPU time in {} s on {cpus} CPUs\nCPU time in percent of one CPU: \
+         general {} (work that engines cannot do), engine {} (work that engines did), eligible {} \
+         (work that engines could have done, but that other CPUs did)\nuncaptured: {} ms ({} %) of \
+         CPU time that is not assigned to a rule or to the agent itself\naccounting: measuring \
+         the CPU time took {} % of the agent's CPU time ({} timestamps of {} ns each, {} clock \
+         reads of {} ns each)\n",
         figure(agent_cpu_us / 1000.0),
         figure(*interval_s),
         figure(of_one.general),

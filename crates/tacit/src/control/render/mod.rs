@@ -120,7 +120,7 @@ impl Table for RulesDisplay {
         let columns: Vec<_> = COLUMNS.into_iter().filter(is_shown).collect();
         let rules = table(&self.rules, &columns, width.without(&["LAST-HIT", "ROLE", "OPEN"]));
         let exception = match self.unmatched.as_deref() {
-            Some("permit") => ", but unmatched connections of the captured host are permitted",
+            Some("permit") => ", but connections of programs outside `tacit run` are permitted",
             _ => "",
         };
         let end = format!(
@@ -207,7 +207,7 @@ fn packet_threads(packets: &PacketEnginesDisplay, width: TextWidth) -> String {
     let threads = table(&packets.threads, &COLUMNS, width.without(&["CLASS", "NICE"]));
     let end = format!(
         "(receive queue: {queue_bytes} of {queue_bytes_max} bytes, {queue_drops} datagrams \
-         dropped; the thread tacit-receive began to receive {spills} times)\n"
+         dropped; the thread tacit-receive took over from the engine {spills} times)\n"
     );
     format!("\n{threads}{}", width.prose(&end))
 }
@@ -282,8 +282,8 @@ impl Table for CoverageDisplay {
         ];
         if !self.captured {
             return width.prose(
-                "this agent does not capture the host; the agent that captures the host has the \
-                 socket /run/tacit-host/agent.sock",
+                "this agent does not capture the connections of this host. If another agent \
+                 captures these connections, query it with --control /run/tacit-host/agent.sock",
             );
         }
         let totals = table(&self.totals, &TOTALS, width);

@@ -297,8 +297,8 @@ pub(super) fn check_room(server: &Server, link: &ServedLink, session: u64) -> Re
     let per_host = policy.links.get(name).and_then(|link| link.sockets_per_host);
     match per_host.zip(state.sockets_of_host(session)) {
         Some((max, sockets)) if sockets >= max => Err(format!(
-            "the host of the run already has {sockets} open sockets, and this is the limit: raise \
-             `sockets-per-host` in [link.{name}]"
+            "the host on the other side of the link already has {sockets} open sockets, and this \
+             is the limit for one host: raise `sockets-per-host` in [link.{name}]"
         )),
         _ => Ok(()),
     }
@@ -392,9 +392,9 @@ fn check_hello(
     let of_host = runs_of_host_max(max);
     if is_host && link.state.borrow().count_runs_of(end) >= of_host {
         return Err(format!(
-            "the host already has {of_host} runs on the link, and this is the limit for one host: \
-             end a run of this host, or raise `runs` in [link.{name}] (now {max}; one host may \
-             have three quarters of these runs)",
+            "the host on the other side of the link already has {of_host} runs. The limit for one \
+             host is three quarters of `runs` in [link.{name}], which is {max}: end a run of this \
+             host, or raise `runs`",
             name = link.name
         ));
     }

@@ -1,7 +1,7 @@
-//! Serves one stream that was opened at the UNIX socket of a link. If a process on the same kernel
-//! has opened the stream, this module reads a request and sends the answer. If the link server of
-//! another kernel has opened the stream, the stream begins with a frame. Then `framed.rs` serves
-//! the stream.
+//! Serves one connection to the UNIX socket of a link.
+//!
+//! A process on the same kernel sends a request, and this module sends the answer. The link server
+//! of another kernel sends frames instead. `framed.rs` serves connections with frames.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

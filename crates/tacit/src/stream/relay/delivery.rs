@@ -74,7 +74,7 @@ async fn client_end(downstream: &StreamSocket) -> ConnectionEnd {
         Ok(0) => ConnectionEnd::Orderly,
         Ok(_) => ConnectionEnd::Refused(Box::new(StarttlsError::ProtocolViolation(
             StarttlsSide::Peer,
-            "the client sent data after the cancel request",
+            "the client sent data after the PostgreSQL cancel request",
         ))),
         Err(error) => ConnectionEnd::Broken { socket: BrokenSocket::Clear, error },
     }

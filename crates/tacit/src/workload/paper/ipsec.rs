@@ -9,10 +9,11 @@
 //!
 //! The paper compares IPsec on general processors with IPsec on a special processor (zIIP). Here,
 //! an engine (a thread on a reserved CPU) takes the place of the zIIP. In measurements with
-//! engines, the programs of both sides use the first CPU, and the engines of both sides use the
-//! second CPU. For comparison, traffic in clear is also measured with all programs on the first
-//! CPU. The measured CPU times are those on general CPUs, which are all CPUs except the CPUs of
-//! engines. `forecast.rs` compares forecasts with later measurements, for random loads.
+//! engines, all programs use the first CPU, and the engines of both sides use the second CPU. For
+//! comparison, traffic in clear is also measured on the first CPU only. The measured CPU times do
+//! not include the CPU time of engines.
+//!
+//! `forecast.rs` compares forecasts with later measurements, for random loads.
 
 use serde_json::Value;
 
@@ -389,10 +390,12 @@ fn sheet(
         key: "ipsec",
         title: "zIIP-assisted IPsec",
         method: format!(
-            "{what}. Published: z10, two general CPUs, 3DES and SHA, with and without one zIIP (a \
-             special processor). Measured: two runs of tacit, connected by a veth pair, with a \
-             tunnel between them (IKEv2, AES-256-GCM), compared with the same programs in clear. \
-             The CPU time includes the programs and agents on both sides"
+            "{what}. The published values are for a z10 with two general CPUs, with and without a \
+             zIIP (a special processor). The published tunnel uses 3DES and SHA. The measured \
+             tunnel is between two runs of tacit that a veth pair connects (IKEv2, AES-256-GCM). \
+             An engine is a thread on a reserved CPU. Other CPUs can do the work of a saturated \
+             engine, except in columns with `engine only`. The CPU time includes the programs and \
+             agents on both sides"
         ),
         tables: vec![
             raw_table(samples, loads),
@@ -434,10 +437,10 @@ fn raw_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
         "clear",
         "IPsec, no engine",
         "clear, one CPU",
-        "IPsec, engine with spill",
-        "IPsec, engine without spill",
+        "IPsec, engine and other CPUs",
+        "IPsec, engine only",
     ];
-    let title = "Measured rates, and CPU times on CPUs without engines";
+    let title = "Measured throughput and CPU time. The CPU time of engines is not included";
     let mut table = PaperTable::new("measured", title, &columns);
     for load in loads {
         let units = match load.kind {
@@ -456,18 +459,19 @@ fn raw_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
 fn change_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
     let columns = [
         "load",
-        "change of CPU time (no zIIP), %",
-        "change of CPU time (no engine), %",
-        "change of CPU time (zIIP), %",
-        "change of CPU time (engine with spill), %",
-        "change of CPU time (engine without spill), %",
-        "change of rate (no zIIP), %",
-        "change of rate (no engine), %",
-        "change of rate (zIIP), %",
-        "change of rate (engine with spill), %",
-        "change of rate (engine without spill), %",
+        "change of CPU time with IPsec (published, no zIIP), %",
+        "change of CPU time with IPsec (measured, no engine), %",
+        "change of CPU time with IPsec (published, zIIP), %",
+        "change of CPU time with IPsec (measured, engine and other CPUs), %",
+        "change of CPU time with IPsec (measured, engine only), %",
+        "change of throughput with IPsec (published, no zIIP), %",
+        "change of throughput with IPsec (measured, no engine), %",
+        "change of throughput with IPsec (published, zIIP), %",
+        "change of throughput with IPsec (measured, engine and other CPUs), %",
+        "change of throughput with IPsec (measured, engine only), %",
     ];
-    let title = "How IPsec changes the rate, and the CPU time on CPUs without engines";
+    let title = "How IPsec changes the throughput and the CPU time. The CPU time of engines is not \
+                 included";
     let mut table = PaperTable::new("change", title, &columns);
     for load in loads {
         let PublishedLoad { cpu, rate, .. } = published(load.kind);
@@ -497,14 +501,14 @@ fn extender_table(samples: &CellSamples) -> PaperTable {
         "clear",
         "IPsec, no engine",
         "clear, one CPU",
-        "IPsec, engine with spill",
-        "IPsec, engine without spill",
+        "IPsec, engine and other CPUs",
+        "IPsec, engine only",
         "change with IPsec (no engine), %",
-        "change with IPsec (engine with spill), %",
-        "change with IPsec (engine without spill), %",
+        "change with IPsec (engine and other CPUs), %",
+        "change with IPsec (engine only), %",
     ];
-    let title = "Interactive sessions over UDP: rates, latencies and CPU times (on CPUs without \
-                 engines), and their changes with IPsec";
+    let title = "Interactive sessions over UDP, in clear and with IPsec. The CPU time of engines \
+                 is not included";
     let mut table = PaperTable::new("extender", title, &columns);
     let load = Load::EXTENDER;
     for (figure, unit) in [(RATE, "/s"), (CPU, "CPU us/exchange"), (P50, "p50, us")] {
@@ -526,13 +530,13 @@ fn extender_table(samples: &CellSamples) -> PaperTable {
 fn normalised_table(samples: &CellSamples, loads: [Load; 3], share: NetworkShare) -> PaperTable {
     let columns = [
         "load",
-        "share of CPU time for networking, %",
-        "change of CPU time (no engine), %",
-        "change of CPU time (zIIP), %",
-        "change of CPU time (engine), %",
+        "assumed share of CPU time for networking, %",
+        "change of CPU time with IPsec (measured, no engine), %",
+        "change of CPU time with IPsec (published, zIIP), %",
+        "change of CPU time with IPsec (measured, engine and other CPUs), %",
     ];
-    let title = "How IPsec changes the total CPU time of a system. Without IPsec, networking uses \
-                 the given share of this time";
+    let title = "How IPsec changes the total CPU time of a system, computed from an assumed share \
+                 of CPU time for networking";
     let mut table = PaperTable::new("normalised", title, &columns);
     for load in loads {
         let part = share.of(load.kind);
@@ -554,17 +558,17 @@ fn normalised_table(samples: &CellSamples, loads: [Load; 3], share: NetworkShare
 fn projection_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
     let columns = [
         "load",
-        "all CPU time, %",
-        "eligible CPU time, %",
+        "all CPU time, % of one CPU",
+        "eligible CPU time, % of one CPU",
         "eligible share, %",
         "engines needed",
-        "forecast: CPU time on the engine, %",
-        "forecast: eligible CPU time on other CPUs, %",
-        "measured: CPU time on the engine, %",
-        "measured: eligible CPU time on other CPUs, %",
+        "forecast: CPU time of the engine, % of one CPU",
+        "forecast: engine work on other CPUs, % of one CPU",
+        "measured: CPU time of the engine, % of one CPU",
+        "measured: engine work on other CPUs, % of one CPU",
     ];
-    let title = "Eligible CPU time: the CPU time of work that engines could do. Forecasts and \
-                 measurements with one engine, in percent of one CPU";
+    let title = "CPU time of the agent: forecasts for one engine, and measurements with one \
+                 engine. Eligible CPU time is for work that engines can do";
     let mut table = PaperTable::new("projection", title, &columns);
     table.rows.push(vec![
         PaperCell::name("bulk (published, zIIP)"),

@@ -2,9 +2,9 @@
 //! set of packets whose fields are in certain ranges. The areas of one layer never overlap. The
 //! areas of one group restrict the same fields, so the kernel can search a group with one lookup.
 //!
-//! An area goes into the first layer after the layers of all earlier areas that overlap with it. So
-//! the first layer with a matching area contains the first matching rule. Two areas overlap if
-//! their ranges overlap in each field that both areas restrict.
+//! Two areas overlap if their ranges overlap in each field that both areas restrict. An area is in
+//! a later layer than all earlier areas that overlap with it. The kernel searches the layers in
+//! order. So the first match belongs to the first matching rule.
 //!
 //! If all ranges are single values, a hash table finds the earlier areas. Otherwise, the search
 //! begins with the field in which the new area overlaps with the fewest earlier areas.
