@@ -258,7 +258,7 @@ fn remote(table: &TomlTable<'_>) -> Option<Remote> {
 fn bound(table: &TomlTable<'_>) -> Option<Remote> {
     let why = "a flow with `link` and direction = \"inbound\" has no remote address: the program \
                only binds a local address, and no client has connected yet";
-    let fix = "remove the key, and set `local` to the address that the program binds";
+    let fix = "remove `{key}`, and set `local` to the address that the program binds";
     table.refuse(&["remote", "address", "ports"], why, fix);
     let fix = "add the address that the program binds: local = \"192.0.2.1:8080\"";
     table.required("local", fix).map(|_| Remote::Unix(Address::Unnamed))

@@ -55,7 +55,7 @@ fn activation(name: &str, value: &TomlValue<'_>, needed: UserNeeded) -> Option<A
     if shared == ProcessFor::All {
         let why = "with process = \"all\", one process serves all connections";
         let fix =
-            "remove the key; to limit the connections, set `connections-per-rule` in [limits]";
+            "remove `{key}`; to limit the connections, set `connections-per-rule` in [limits]";
         table.refuse(&["max", "max-per-source"], why, fix);
     }
     let processes_max = value::count(&table, "max", PROCESSES_MAX);
@@ -129,7 +129,7 @@ fn user(value: &TomlValue<'_>) -> Option<String> {
 pub(super) fn named(table: &TomlTable<'_>, names: &Names<'_>) -> Option<RuleActivation> {
     let why = "a rule with `activate` starts a program, and does not connect to a server";
     let keys = ["connect", "order", "connect-timeout", "send-proxy"];
-    table.refuse(&keys, why, "remove the key, or remove `activate`");
+    table.refuse(&keys, why, "remove `{key}`, or remove `activate`");
     let name = table.value("activate").and_then(|value| names.activation(&value));
     let name = name.filter(|_| !keys.into_iter().any(|key| table.holds(key)))?;
     let on = names.activation_named(&name).map_or_else(ActivateOn::default, |it| it.on);

@@ -34,13 +34,13 @@ pub(super) fn read(
     };
     if !accepts_clear {
         let why = "this rule accepts only clients with TLS";
-        table.refuse(&CLEAR_KEYS, why, "remove the key, or set accept = \"both\"");
+        table.refuse(&CLEAR_KEYS, why, "remove `{key}`, or set accept = \"both\"");
         return CLEAR_KEYS.iter().all(|key| !table.holds(key)).then_some(None);
     }
     let value = accept?;
     if common.start != Start::Immediate {
         let message = "`accept = \"both\"` needs a protocol in which TLS begins at the first byte";
-        let fix = "remove the key. A rule with `starttls` accepts clients in clear if you set mode \
+        let fix = "remove `accept`. A rule with `starttls` accepts clients in clear if you set mode \
                    = \"optional\" in `starttls`";
         table.report.error(MessageId("conflicting-keys"), &value.name_at, message, fix);
         return None;
@@ -53,7 +53,7 @@ pub(super) fn read(
 
 /// Reports the keys in a client rule.
 pub(super) fn refuse_in_client(table: &TomlTable<'_>) {
-    let fix = "remove the key, or set role = \"server\"";
+    let fix = "remove `{key}`, or set role = \"server\"";
     table.refuse(&["accept"], ONLY_FOR_SERVERS, fix);
     table.refuse(&CLEAR_KEYS, ONLY_FOR_SERVERS, fix);
 }

@@ -27,7 +27,7 @@ pub(super) fn refuse_connect(table: &TomlTable<'_>) -> Option<Destination> {
     table.refuse(
         &keys,
         "a rule with `deny` rejects connections, so this key has no effect",
-        "remove this policy key",
+        "remove `{key}`",
     );
     (!keys.into_iter().any(|key| table.holds(key))).then_some(Destination::Nowhere)
 }
@@ -58,7 +58,7 @@ fn order(table: &TomlTable<'_>, targets: Option<&[Target]>) -> Option<TargetOrde
     let order = value.choice(&orders)?;
     if targets.is_some_and(|targets| targets.len() == 1) {
         let fix =
-            "remove the key, or set several targets: connect = [\"10.0.0.1:80\", \"10.0.0.2:80\"]";
+            "remove `{key}`, or set several targets: connect = [\"10.0.0.1:80\", \"10.0.0.2:80\"]";
         table.refuse(&["order"], "`connect` has only one target", fix);
         return None;
     }
@@ -172,7 +172,7 @@ fn check_unix_keys(table: &TomlTable<'_>, forward: &ForwardRule) -> bool {
     }
     let keys = ["unix-mode", "unix-owner", "replace-stale"];
     let why = "this rule does not listen at the path of a UNIX socket";
-    table.refuse(&keys, why, "remove the key, or listen at \"unix:/run/x.sock\"");
+    table.refuse(&keys, why, "remove `{key}`, or listen at \"unix:/run/x.sock\"");
     !keys.into_iter().any(|key| table.holds(key))
 }
 

@@ -182,9 +182,9 @@ pub(super) fn refuse_rules(rules: &[Read<'_, '_>]) {
              has no table [host]",
             rule.name
         );
-        let fix = "remove the key; or, to capture this host, add [host]";
+        let fix = format!("remove `{key}`; or, to capture this host, add [host]");
         let at = value.at_key(key);
-        value.report.error(MessageId("not-for-runs"), &at, message, fix);
+        value.report.error(MessageId("not-for-runs"), &at, message, &fix);
     }
     for Read { value, rule } in rules.iter().filter(|read| read.rule.form == RuleForm::HostInbound)
     {

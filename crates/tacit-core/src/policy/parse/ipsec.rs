@@ -45,11 +45,7 @@ pub(super) fn read(table: &TomlTable<'_>) -> Option<RunRule> {
     let protocol =
         table.value("protocol").map_or(Some(Protocol::Tcp), |value| value.choice(&words));
     if protocol == Some(Protocol::Icmp) {
-        table.refuse(
-            &["local-ports", "remote-ports"],
-            "ICMP has no ports",
-            "remove this policy key",
-        );
+        table.refuse(&["local-ports", "remote-ports"], "ICMP has no ports", "remove `{key}`");
     }
     let remote = addresses(table, "remote", remote);
     let remote_ports = ports(table, "remote-ports");
@@ -88,13 +84,13 @@ pub(super) fn read(table: &TomlTable<'_>) -> Option<RunRule> {
 fn refuse(table: &TomlTable<'_>) {
     let why = "the kernel delivers the packets of a tunnel directly to programs, so tacit has no \
                socket to which this key could apply";
-    let fix = "remove the key; to select the ports at which programs listen, set `local-ports`";
+    let fix = "remove `{key}`; to select the ports at which programs listen, set `local-ports`";
     table.refuse(&["listen"], why, fix);
     table.refuse(&FORWARDING_KEYS, why, fix);
     let owners = ["program", "user", "group", "cgroup", "slice", "unit"];
     let why = "the kernel selects the packets of a tunnel by routes, which do not depend on the \
                program";
-    table.refuse(&owners, why, "remove the key; to select programs, set `run`");
+    table.refuse(&owners, why, "remove `{key}`; to select programs, set `run`");
     let why = "the kernel selects the packets of a tunnel by routes, which apply at all times";
     table.refuse(&["when"], why, "remove `when`");
     let why = "the table of the peer ([ike.NAME] or [sa.NAME]) sets the local address of a flow in \
@@ -102,7 +98,7 @@ fn refuse(table: &TomlTable<'_>) {
     table.refuse(&["local"], why, "remove `local`");
     let why = "tacit handles each packet of a tunnel separately, so a rule cannot have settings \
                for connections";
-    table.refuse(&["log", "idle"], why, "remove this policy key");
+    table.refuse(&["log", "idle"], why, "remove `{key}`");
     let why = "in audit mode, tacit would send the packets in clear";
     table.refuse(&["mode"], why, "remove `mode`");
 }

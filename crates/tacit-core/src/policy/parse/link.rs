@@ -97,7 +97,7 @@ fn link(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<Link> {
     let listen = listen?;
     let connect = connect?;
     if connect.is_some() {
-        let fix = "remove the key, and set it in the policy of the other side of the link";
+        let fix = "remove `{key}`, and set it in the policy of the other side of the link";
         let why = "for a link with `connect`, the policy of the other side decides whether names \
                    are resolved";
         table.refuse(&["names"], why, fix);
@@ -127,13 +127,13 @@ fn link(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<Link> {
     }
     if tcp.is_none() && !matches!(connect, Some(LinkConnect::Tcp { .. })) {
         let why = "only a link over TCP uses TLS";
-        let fix = "remove the key, or set `listen` or `connect` to an address with a port";
+        let fix = "remove `{key}`, or set `listen` or `connect` to an address with a port";
         table.refuse(&["tls"], why, fix);
     }
     if tcp.is_none() {
         let why = "tacit identifies a host by its certificate, and only hosts that connect over \
                    TCP send a certificate";
-        let fix = "remove the key, or set `listen` to an address with a port";
+        let fix = "remove `{key}`, or set `listen` to an address with a port";
         table.refuse(&["sockets-per-host"], why, fix);
     }
     Some(Link {
@@ -405,7 +405,7 @@ fn deny(value: &TomlValue<'_>) -> Option<LinkVerdict> {
 fn outbound(table: &TomlTable<'_>) -> Option<Selectors> {
     let why = "the local address of an outbound connection is not known until the other side of \
                the link opens the connection";
-    table.refuse(&["local", "local-ports"], why, "remove this policy key");
+    table.refuse(&["local", "local-ports"], why, "remove `{key}`");
     let words = [Protocol::Tcp, Protocol::Udp].map(|one| (one.word(), one));
     let protocol =
         table.value("protocol").map_or(Some(Protocol::Tcp), |value| value.choice(&words));
@@ -431,7 +431,7 @@ fn outbound(table: &TomlTable<'_>) -> Option<Selectors> {
 fn inbound(table: &TomlTable<'_>) -> Option<Selectors> {
     let why = "the other side of the link accepts inbound connections, so only the rules of the \
                other side can select clients";
-    table.refuse(&["remote", "remote-ports"], why, "remove this policy key");
+    table.refuse(&["remote", "remote-ports"], why, "remove `{key}`");
     let why = "the other side of a link accepts only TCP connections";
     table.refuse(&["protocol"], why, "remove `protocol`");
     let fix =
@@ -480,11 +480,11 @@ fn refuse(table: &TomlTable<'_>) {
     let owners = ["program", "user", "group", "cgroup", "slice", "unit", "run"];
     let why = "tacit cannot verify the program and user that the other side of a link reports, so \
                this key would never match";
-    let fix = "remove the key; the rules of the other side of the link can select programs";
+    let fix = "remove `{key}`; the rules of the other side of the link can select programs";
     table.refuse(&owners, why, fix);
     let others = ["names", "mode", "log", "idle", "answers", "path", "listen"];
     let why = "a rule with `link` decides only whether the other side of the link gets a socket";
-    let fix = "remove the key, or remove `link`";
+    let fix = "remove `{key}`, or remove `link`";
     table.refuse(&others, why, fix);
     table.refuse(&FORWARDING_KEYS, why, fix);
 }

@@ -25,7 +25,7 @@ pub(super) fn read(table: &TomlTable<'_>) -> Option<MetricsKeys> {
         table.refuse(
             &["metrics-clear"],
             "the agent serves no metrics",
-            "remove the key, or add `metrics`",
+            "remove `{key}`, or add `metrics`",
         );
         let none = MetricsKeys { metrics: None, metrics_clear: false };
         return (!table.holds("metrics-clear")).then_some(none);

@@ -314,7 +314,7 @@ fn trust(name: &str, value: &TomlValue<'_>) -> Option<Trust> {
     };
     if source == Some(TrustSource::Pinned) {
         let why = "this key needs a CA, but the [trust] table has no `ca`";
-        let fix = "remove the key, or add the CA: ca = \"corp-ca.pem\"";
+        let fix = "remove `{key}`, or add the CA: ca = \"corp-ca.pem\"";
         table.refuse(&["crl", "revocation", "expired-anchors"], why, fix);
     }
     // A value that was just rejected is not read again, because a second error would contradict the

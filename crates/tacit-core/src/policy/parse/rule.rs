@@ -266,12 +266,12 @@ fn forwarding_setting(destination: Option<&Destination>) -> Setting {
 
 fn forwarding_selectors(table: &TomlTable<'_>, forward: Option<&ForwardRule>) -> Option<Selectors> {
     let why = "a forwarding rule always matches inbound connections over TCP or a UNIX socket";
-    let fix = "remove the key: `listen` already determines its value";
+    let fix = "remove `{key}`: `listen` already determines its value";
     table.refuse(&["direction", "protocol", "local"], why, fix);
     let why = "this key selects programs, but a rule with `listen` is a forwarding rule and \
                applies to clients";
     let keys = ["run", "group", "cgroup", "slice", "unit"];
-    let fix = "remove the key; or remove `listen`, and set direction = \"outbound\"";
+    let fix = "remove `{key}`; or remove `listen`, and set direction = \"outbound\"";
     table.refuse(&keys, why, fix);
     let remote = addresses(table, "remote", |value| {
         let selector = address::selector(value)?;
@@ -320,7 +320,7 @@ fn warn_of_unix_clients(table: &TomlTable<'_>, forward: &ForwardRule) {
             MessageId("no-effect"),
             position,
             message,
-            "remove the key; `unix-mode` controls which users may connect",
+            &format!("remove `{}`; `unix-mode` controls which users may connect", value.name),
         );
     }
 }
@@ -345,7 +345,7 @@ fn allowed_names(
     if is_forwarding(table) || direction == Some(Direction::Inbound) {
         let message = "`names` is only for outbound rules, because it selects the DNS names that \
                        programs may resolve";
-        return refuse(message, "remove the key, or write a rule with direction = \"outbound\"");
+        return refuse(message, "remove `names`, or write a rule with direction = \"outbound\"");
     }
     if word == Some(Word::Deny) {
         let message = "`names` has no effect in a rule with `deny`";
@@ -430,7 +430,7 @@ fn check_answers(table: &TomlTable<'_>, rule: &Rule) -> bool {
         && *protocol == Protocol::Udp;
     let Some(answers) = table.value("answers").filter(|_| !is_right) else { return true };
     let message = "`answers` is only for rules that permit UDP flows of programs under `tacit run`";
-    let fix = "remove the key, or set direction = \"outbound\", protocol = \"udp\" and permit = \
+    let fix = "remove `answers`, or set direction = \"outbound\", protocol = \"udp\" and permit = \
                true";
     table.report.error(MessageId("conflicting-keys"), &answers.name_at, message, fix);
     false
@@ -446,7 +446,7 @@ fn check_path(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let is_wrong = rule.path.is_some() && !rule.permits_connections();
     if is_wrong && let Some(path) = table.value("path") {
         let message = "`path` is only for rules that permit outbound TCP connections in clear";
-        let fix = "remove the key, or set direction = \"outbound\" and permit = true";
+        let fix = "remove `path`, or set direction = \"outbound\" and permit = true";
         table.report.error(MessageId("conflicting-keys"), &path.name_at, message, fix);
     }
     !is_wrong

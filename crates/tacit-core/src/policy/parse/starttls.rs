@@ -58,7 +58,7 @@ fn with_own_keys(
     mode: Option<StarttlsMode>,
 ) -> Option<StarttlsProtocol> {
     let is_without = |keys: &[&'static str], why| {
-        table.refuse(keys, why, "remove this policy key");
+        table.refuse(keys, why, "remove `{key}`");
         keys.iter().all(|key| !table.holds(key))
     };
     let is_ftp = matches!(protocol, StarttlsProtocol::Ftp(_));
@@ -162,7 +162,7 @@ pub(super) fn refuse_in_client(tls: &TomlTable<'_>) {
         && value.value.is_table()
         && let Some(table) = value.table(Scope::Starttls, "`starttls`")
     {
-        table.refuse(&["data-resumption", "cancel"], ONLY_FOR_SERVERS, "remove this policy key");
+        table.refuse(&["data-resumption", "cancel"], ONLY_FOR_SERVERS, "remove `{key}`");
     }
 }
 

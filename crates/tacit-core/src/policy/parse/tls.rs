@@ -129,7 +129,7 @@ fn server(
     table.refuse(
         &["server-name", "verify", "sni", "connect"],
         why,
-        "remove the key, or set role = \"client\"",
+        "remove `{key}`, or set role = \"client\"",
     );
     let why = "this policy key is only for connections that programs open, but the rule has the \
                server role";
@@ -154,7 +154,7 @@ fn client(
     setting: &Setting,
     names: &Names<'_>,
 ) -> Option<ClientTls> {
-    let fix = "remove the key, or set role = \"server\"";
+    let fix = "remove `{key}`, or set role = \"server\"";
     table.refuse(&["client-cert", "map"], ONLY_FOR_SERVERS, fix);
     let named = table.value("identity").map(|value| {
         if value.value.is_array() {
@@ -245,7 +245,7 @@ fn refuse_recheck(table: &TomlTable<'_>, trust: Option<&str>) -> Option<()> {
         return Some(());
     }
     let why = "this rule checks no certificates";
-    let fix = "remove the key, or set `trust` to the name of a table: trust = \"corp\" for \
+    let fix = "remove `{key}`, or set `trust` to the name of a table: trust = \"corp\" for \
                [trust.corp]";
     table.refuse(&["recheck"], why, fix);
     None
@@ -266,7 +266,7 @@ fn verify(table: &TomlTable<'_>, setting: &Setting, names: &Names<'_>) -> Option
     let given = table.value("server-name").map(|value| address::server_name(&value));
     if kind == Some(Kind::None) {
         let why = "verify = \"none\" does not check the server";
-        table.refuse(&["trust"], why, "remove the key, or set verify = \"full\"");
+        table.refuse(&["trust"], why, "remove `{key}`, or set verify = \"full\"");
     } else if trust.is_none() {
         let fix = "set `trust` to the name of a table: trust = \"corp\" for [trust.corp]; or set \
                    trust = \"system\"";

@@ -110,7 +110,7 @@ fn hours(value: &TomlValue<'_>) -> Option<Hours> {
     if hours.is_none() {
         let message = format!("`hours` cannot be `{text}`: this is not a range of hours");
         let fix = "write a range such as \"06:00-22:00\", or \"22:00-06:00\" to include midnight. \
-                   If the rule should apply at all hours, remove the key instead";
+                   If the rule should apply at all hours, remove `hours`";
         value.error(message, fix);
     }
     hours

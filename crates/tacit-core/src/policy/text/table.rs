@@ -161,14 +161,16 @@ impl<'a> TomlTable<'a> {
         }
     }
 
-    /// Reports keys that have no effect here, unless an unknown key may change that.
+    /// Reports keys that have no effect here, unless an unknown key may change that. `{key}` in the
+    /// fix stands for the key.
     pub fn refuse(&self, keys: &[&'static str], why: &str, fix: &str) {
         if self.unknown.others {
             return;
         }
         for value in keys.iter().filter_map(|key| self.value(key)) {
             let message = format!("`{key}` does not belong here: {why}", key = value.name);
-            self.report.error(MessageId("misplaced-key"), &value.name_at, message, fix);
+            let fix = fix.replace("{key}", value.name);
+            self.report.error(MessageId("misplaced-key"), &value.name_at, message, &fix);
         }
     }
 
@@ -286,7 +288,7 @@ impl<'a> TomlValue<'a> {
         if text.is_empty() {
             self.error(
                 format!("`{key}` is empty", key = self.name),
-                "write a value, or remove the key",
+                &format!("write a value, or remove `{}`", self.name),
             );
             return None;
         }
@@ -351,7 +353,8 @@ impl<'a> TomlValue<'a> {
         let items = self.list(LIST_ITEMS_MAX)?;
         if items.is_empty() {
             let message = format!("`{key}` is an empty list", key = self.name);
-            self.error(message, "write at least one value, or remove the key");
+            let fix = format!("write at least one value, or remove `{}`", self.name);
+            self.error(message, &fix);
             return None;
         }
         Some(items)
