@@ -1,5 +1,5 @@
-//! Reports the events of IKE connections in the log and in the audit log. These connections lead to
-//! the peers of tunnels.
+//! Reports the events of IKE connections in the log and in the audit log. An IKE connection
+//! negotiates tunnels with one peer.
 //!
 //! The audit log contains every event: each tunnel and its identities, each rekeying, each end of a
 //! connection, and each failure. For an end or a failure, the audit log also contains the reason.

@@ -22,7 +22,7 @@ Several files form one policy. Jobs, users and key rings of z/OS have other name
 map file (--map) translates them; the command prints each line that you must add to this file. The
 command reports every difference in behaviour as `changed`. After an error it writes no policy.")]
 pub(super) struct AttlsArgs {
-    /// Policy files of AT-TLS, or a main or image configuration file that lists them
+    /// AT-TLS policy files, or a configuration file (main or image) that lists these files
     #[arg(required_unless_present = "ipsec", value_name = "FILE")]
     files: Vec<String>,
     /// File of IP filter rules, which are evaluated before TLS rules; may be repeated

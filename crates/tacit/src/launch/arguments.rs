@@ -47,8 +47,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "PATH", conflicts_with_all = ["policy", "resolvers"])]
     pub(super) agent: Option<PathBuf>,
     /// Use sockets that a link server (`tacit link serve`) opens in its network. LINK is the name
-    /// of the link, or the path of its socket [default: $TACIT_LINK, then the link of the policy
-    /// with `default`]
+    /// of the link, or the path of its socket [default: $TACIT_LINK, then the link with
+    /// `default = true` in the policy]
     #[arg(long, value_name = "LINK", conflicts_with_all = ["agent", "netns", "pid"])]
     pub(super) link: Option<PathBuf>,
     /// Protect the programs of the existing network namespace PATH, and create no namespace.
@@ -59,7 +59,8 @@ pub struct RunArgs {
     /// protects these programs until the process has ended
     #[arg(long, value_name = "PID")]
     pub(super) pid: Option<u32>,
-    /// The name of the run in displays and in `run` of rules [default: the program's name]
+    /// The name of the run, for displays and for the key `run` of rules [default: the program's
+    /// name]
     #[arg(long, value_name = "NAME")]
     pub(super) name: Option<String>,
     /// Send DNS queries to this resolver instead of those in /etc/resolv.conf; may be repeated

@@ -393,8 +393,8 @@ fn check_hello(
     if is_host && link.state.borrow().count_runs_of(end) >= of_host {
         return Err(format!(
             "the host on the other side of the link already has {of_host} runs. The limit for one \
-             host is three quarters of `runs` in [link.{name}], which is {max}: end a run of this \
-             host, or raise `runs`",
+             host is three quarters of `runs`: end a run of this host, or raise `runs` in \
+             [link.{name}] (now {max})",
             name = link.name
         ));
     }
