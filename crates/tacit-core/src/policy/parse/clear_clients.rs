@@ -40,8 +40,8 @@ pub(super) fn read(
     let value = accept?;
     if common.start != Start::Immediate {
         let message = "`accept = \"both\"` needs a protocol in which TLS begins at the first byte";
-        let fix = "remove `accept`. A rule with `starttls` accepts clients in clear if you set mode \
-                   = \"optional\" in `starttls`";
+        let fix = "remove `accept`. A rule with `starttls` accepts clients in clear if you set \
+                   mode = \"optional\" in `starttls`";
         table.report.error(MessageId("conflicting-keys"), &value.name_at, message, fix);
         return None;
     }

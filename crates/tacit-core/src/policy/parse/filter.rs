@@ -68,7 +68,7 @@ fn refuse(table: &TomlTable<'_>) -> bool {
         "idle", "answers", "path", "listen",
     ];
     let why = "a rule with `filter` matches each packet by its headers only";
-    let fix = "remove this policy key, or replace `filter` with `permit` or `deny`";
+    let fix = "remove `{key}`, or replace `filter` with `permit` or `deny`";
     table.refuse(&others, why, fix);
     table.refuse(&FORWARDING_KEYS, why, fix);
     !actions.iter().chain(&others).chain(&FORWARDING_KEYS).any(|key| table.holds(key))
@@ -79,7 +79,7 @@ fn refuse_in_tunnel(table: &TomlTable<'_>) -> bool {
     let of_host = ["interface", "class", "routing", "fragments", "discard"];
     let why = "this key cannot be used with `tunnel`, because the key is for packets of the host, \
                and `tunnel` is for packets inside IPsec tunnels of `tacit run`";
-    table.refuse(&of_host, why, "remove this policy key, or remove `tunnel`");
+    table.refuse(&of_host, why, "remove `{key}`, or remove `tunnel`");
     let why = "tacit counts packets inside tunnels, but does not log them";
     let fix = "remove `log`; to see the packet count of each rule, run `tacit show filters`";
     table.refuse(&["log"], why, fix);
@@ -252,7 +252,8 @@ fn is_sound(table: &TomlTable<'_>, rule: &FilterRule) -> bool {
     let mut needs = |keys: &[&'static str], is_met: bool, what: &str, fix: &str| {
         for value in keys.iter().filter_map(|key| table.value(key)).filter(|_| !is_met) {
             let message = format!("`{key}` does not work in this rule: {what}", key = value.name);
-            table.report.error(MessageId("conflicting-keys"), &value.name_at, message, fix);
+            let fix = fix.replace("{key}", value.name);
+            table.report.error(MessageId("conflicting-keys"), &value.name_at, message, &fix);
             is_sound = false;
         }
     };
@@ -279,7 +280,7 @@ fn is_sound(table: &TomlTable<'_>, rule: &FilterRule) -> bool {
         &keys,
         !is_fragments,
         "tacit supports this policy key only for unfragmented packets",
-        "remove this policy key, or remove `fragments`",
+        "remove `{key}`, or remove `fragments`",
     );
     needs(
         &["discard"],

@@ -14,11 +14,7 @@ pub(super) type ReadAddress = fn(&TomlValue<'_>) -> Option<AddressSelector>;
 /// Reports keys of filter rules in another rule.
 pub(super) fn refuse_filter_keys(table: &TomlTable<'_>) {
     let why = "this policy key is only for rules with `filter`";
-    table.refuse(
-        &FILTER_KEYS,
-        why,
-        "remove this policy key, or set filter = \"permit\" or \"deny\"",
-    );
+    table.refuse(&FILTER_KEYS, why, "remove `{key}`, or set filter = \"permit\" or \"deny\"");
 }
 
 pub(super) fn addresses(

@@ -404,7 +404,7 @@ fn warnings_name_what_was_probably_not_meant() {
              `trust` to a table that contains the server's CA (`ca`) or the server's own \
              certificate (`pinned`)",
             "25:1: `remote` has no effect, because clients of a UNIX socket have no IP address | \
-             remove the key; `unix-mode` controls which users may connect",
+             remove `remote`; `unix-mode` controls which users may connect",
         ]
     );
 }
@@ -419,7 +419,7 @@ fn a_run_is_named_by_rules_about_what_its_programs_open_alone() {
     for (form, words) in [
         (
             "direction = \"inbound\"\nlisten = \"[::]:1\"\nlocal-ports = 1\npermit = true",
-            "`run` does not belong here: inbound rules apply to every run",
+            "`run` does not belong here: an inbound rule cannot select a single run",
         ),
         (
             "listen = \"[::1]:1\"\nconnect = \"[::1]:2\"\npermit = true",
