@@ -13,7 +13,7 @@ use super::arguments::{ProjectArgs, SuiteArg};
 use crate::control::client::{self, ClientError};
 use crate::control::display::connections::{ConnectionDisplay, ConnectionsDisplay};
 use crate::control::render::costs::name;
-use crate::control::{self, Display, Request};
+use crate::control::{Display, Request, private_agents};
 use crate::ledger::costs::{self, ByCpuPlace, Kind};
 
 /// The largest file that is read.
@@ -98,7 +98,7 @@ impl Interval {
 }
 
 fn ask(args: &ProjectArgs) -> Result<Interval, IntervalError> {
-    let control = args.control.clone().unwrap_or_else(control::default_path);
+    let control = private_agents::for_display(args.control.as_deref());
     let costs = client::costs(&control, Some(args.interval)).map_err(IntervalError::Agent)?;
     let request = Request::Show { what: Display::Connections };
     let shown: ConnectionsDisplay =

@@ -50,6 +50,7 @@ impl ProjectError {
     /// The identifier of the message.
     fn id(&self) -> MessageId {
         match self {
+            Self::Interval(IntervalError::Agent(error)) => error.id(),
             Self::Interval(_) => MessageId("no-interval"),
             Self::Engines { .. } => MessageId("too-many-engines"),
             Self::Refused(_) => MessageId("projection-refused"),

@@ -201,7 +201,9 @@ fn the_log_of_a_run_goes_where_the_command_line_says() {
             RUN_OPTIONS="--log $destination"
             # An agent ends a little later than its run, and may still write: a file for each.
             err=err-$(basename $destination)
-            run getent ahostsv4 other.example 2>$err; grep -m 1 -c ' warn denied ' $err
+            run getent ahostsv4 other.example 2>$err
+            [ $destination != stderr ] || until_true grep -q ' warn denied ' $err
+            grep -m 1 -c ' warn denied ' $err
         done
         grep -m 1 -c ' warn denied ' scratch/own.log
         grep -c ' info ' scratch/own.log
