@@ -337,7 +337,9 @@ fn rules(
         return None;
     }
     let items = value.map_or(Some(Vec::new()), |value| value.list(RULES_MAX))?;
-    if items.is_empty() {
+    // With such a link, the policy of the other side has the rules.
+    let is_of_link_client = links.values().flatten().any(|link| link.connect.is_some());
+    if items.is_empty() && !is_of_link_client {
         let (effect, fix) = match host {
             Some(_) => ("the policy has no rule, so it captures nothing", "add a [[rule]]"),
             None => (

@@ -113,6 +113,13 @@ fn a_link_without_rules_is_a_warning() {
 }
 
 #[test]
+fn a_policy_that_only_connects_to_a_link_needs_no_rules() {
+    let parsed = parse("version = 1\n[link.far]\nconnect = \"unix:/run/far.sock\"\n");
+    let warnings: Vec<_> = parsed.diagnostics.iter().map(|one| one.message.clone()).collect();
+    assert!(parsed.policy.is_some() && warnings.is_empty(), "{warnings:?}");
+}
+
+#[test]
 fn a_link_has_one_local_address_of_each_ip_version() {
     let text = "version = 1\n[link.one]\nlocal = \"192.0.2.1\"\n[link.two]\nlocal = \
                 [\"192.0.2.1\", \"2001:db8::1\"]\n[link.none]\n"

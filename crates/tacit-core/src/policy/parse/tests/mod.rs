@@ -327,6 +327,20 @@ fn every_error_has_its_position_message_and_fix() {
 }
 
 #[test]
+fn a_warning_about_clear_clients_advises_an_end_only_if_there_is_none() {
+    for (keys, advises_end) in [("", true), (", clear-until = \"2027-01-01T00:00:00Z\"", false)] {
+        let text = format!(
+            "{TABLES}[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:1\"\nconnect = \"127.0.0.1:2\"\n\
+             tls = {{ role = \"server\", identity = \"web\", client-cert = \"none\", \
+             accept = \"both\"{keys} }}\n"
+        );
+        let warned = rendered(&parse(&text), DiagnosticSeverity::Warning);
+        let clear = warned.iter().find(|one| one.contains("without TLS")).expect("a warning");
+        assert_eq!(clear.contains("set `clear-until`"), advises_end, "{clear}");
+    }
+}
+
+#[test]
 fn clear_text_to_other_hosts_must_be_requested() {
     let rule = |listen: &str, connect: &str, tls: &str, more: &str| {
         format!(
