@@ -129,7 +129,7 @@ pub fn run(args: &TraceArgs) -> ExitCode {
         Ok(report) => report,
         Err(error) => return fail(error.id(), error, EXIT_FAILURE),
     };
-    let text = summary(&report);
+    let text = summary(args, &report);
     if report.error.is_some() {
         return fail(MessageId("trace-incomplete"), text, EXIT_FAILURE);
     }
@@ -238,16 +238,18 @@ fn end_on_signals(stream: &UnixStream) -> io::Result<()> {
     Ok(())
 }
 
-fn summary(report: &TraceReport) -> String {
+/// What the trace has written to the requested files.
+fn summary(args: &TraceArgs, report: &TraceReport) -> String {
     let TraceReport { connections, packets, dropped, keys, keys_dropped, bytes, .. } = report;
-    let mut text = format!(
-        "the trace ended: {why}; {connections} connection{}, {packets} packet{}, {keys} key{}, \
-         {bytes} bytes",
-        plural(*connections),
-        plural(*packets),
-        plural(*keys),
-        why = report.why(),
-    );
+    let mut text = format!("the trace ended: {}; ", report.why());
+    if args.pcap.is_some() {
+        text.push_str(&format!("{connections} connection{}, ", plural(*connections)));
+        text.push_str(&format!("{packets} packet{}, ", plural(*packets)));
+    }
+    if args.keylog.is_some() {
+        text.push_str(&format!("{keys} key{}, ", plural(*keys)));
+    }
+    text.push_str(&format!("{bytes} bytes"));
     if dropped + keys_dropped > 0 {
         text.push_str(&format!(
             "; {dropped} packet{} and {keys_dropped} key{} are missing, because the trace reached \

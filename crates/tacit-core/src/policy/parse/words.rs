@@ -339,9 +339,12 @@ const TLS: &[&str] = &[
 ];
 
 /// Returns the table to which a key belongs. For `trust` and `identity` this is `tls`, and not the
-/// top of the file.
+/// top of the file. For keys of a rule, such as `connect`, this is the rule.
 fn home(key: &str) -> Option<&'static str> {
     let knows = |scope: &Scope| scope.words().contains(&key);
+    if knows(&Scope::Rule) {
+        return Some(Scope::Rule.title());
+    }
     Scope::TABLES.into_iter().rfind(knows).map(Scope::title)
 }
 
@@ -361,6 +364,7 @@ mod tests {
         assert_eq!(home("client-cert"), Some("`tls`"));
         assert_eq!(home("ca"), Some("[trust.NAME]"));
         assert_eq!(home("trust"), Some("`tls`"));
+        assert_eq!(home("connect"), Some("[[rule]]"));
         assert_eq!(home("frobnicate"), None);
     }
 }

@@ -283,7 +283,7 @@ impl Table for CoverageDisplay {
         if !self.captured {
             return width.prose(
                 "this agent does not capture the connections of this host. If another agent \
-                 captures these connections, query it with --control /run/tacit-host/agent.sock",
+                 captures these connections, query it with --control /run/tacit-host/agent.sock\n",
             );
         }
         let totals = table(&self.totals, &TOTALS, width);

@@ -90,6 +90,11 @@ impl Server {
         match policy.link_rule(link, &flow) {
             Some(rule) if rule.verdict == LinkVerdict::Permit => Ok(()),
             Some(rule) => Err(format!("rule `{}` of the link {link} denies {}", rule.name, what())),
+            None if flow.to_own_host => Err(format!(
+                "no rule of the link {link} matches {}. This is an address of the server's own \
+                 host, so `remote` must contain this address or its name, and not only a network",
+                what()
+            )),
             None => Err(format!("no rule of the link {link} matches {}", what())),
         }
     }
