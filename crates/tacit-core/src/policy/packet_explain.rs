@@ -1,8 +1,8 @@
 //! Explains which rule decides about a packet, and why earlier filter rules do not match.
 //!
-//! To find the decision, this module searches the groups of a [`FilterPlan`]. The kernel searches
-//! the same groups. The reasons come from [`filter_scan`], which compares the packet with one rule
-//! after another.
+//! To find the decision, this module searches the groups of filter rules in a [`FilterPlan`]. The
+//! kernel searches the same groups. The reasons come from [`filter_scan`], which compares the
+//! packet with one rule after another.
 
 use std::fmt;
 

@@ -442,7 +442,7 @@ impl Agent {
     /// waits for its confirmation.
     pub(super) fn refuse_restart(&self) {
         let reason = "the installed policy waits for a confirmation, and the helper that captured \
-                      the host has ended: the nftables rules refuse all captured flows";
+                      the host's traffic has ended: the nftables rules refuse all captured flows";
         let next = "write the previous policy to the policy file, and run `tacit restart`";
         let event = Event::new("restart-refused").field("reason", reason);
         self.shared.log.error(event.field("next", next));

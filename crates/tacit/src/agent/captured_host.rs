@@ -129,7 +129,7 @@ impl Runs {
     pub(super) async fn end_capture(&self) -> Result<(), String> {
         if self.has_lost_host {
             let reason = "cannot stop capturing the traffic of the host: the helper that captured \
-                          the host has ended\n    \
+                          the host's traffic has ended\n    \
                           fix: stop the agent, then run `tacit agent --host --remove`";
             return Err(reason.to_owned());
         }
@@ -149,8 +149,8 @@ impl Runs {
     /// A description for the operator.
     pub(super) async fn lead_host(&self, policy: &Policy) -> Result<(), String> {
         if self.has_lost_host {
-            let reason = "the policy was not installed: the helper that captured the host has \
-                          ended\n    fix: restart the agent";
+            let reason = "the policy was not installed: the helper that captured the host's \
+                          traffic has ended\n    fix: restart the agent";
             return Err(reason.to_owned());
         }
         if let Some(host) = self.registry.host() {

@@ -11,9 +11,9 @@
 //!
 //! The agent sends queries only for names that a rule allows. The agent builds each query itself,
 //! and never forwards the message of a program. The module `tacit_core::dns::verdict` determines
-//! the answers for all other names. The kernel captures the addresses in an answer before the
-//! program gets the answer. If the host's `/etc/hosts` contains a name, the agent sends no query
-//! for this name.
+//! the answers for all other names. Before the program gets an answer, tacit captures connections
+//! to the addresses in the answer. If the host's `/etc/hosts` contains a name, the agent sends no
+//! query for this name.
 //!
 //! There is no cache: if a program repeats a query, the agent sends the query again.
 //!

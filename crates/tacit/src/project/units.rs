@@ -129,8 +129,8 @@ impl<'a> Units<'a> {
         assumptions.push(format!(
             "rule {name}: tacit has just measured on this machine how much CPU time TLS needs for \
              1 MB in messages of {message_bytes} bytes. With {suite}: {seal} for encryption, \
-             {open} for decryption. The projection assumes that receiving and sending need the \
-             same CPU time with TLS and without",
+             {open} for decryption. The projection assumes that TLS does not change the \
+             CPU time of receiving and sending",
             suite = suite.name(),
             seal = us(records.seal_us_per_mb),
             open = us(records.open_us_per_mb),

@@ -381,7 +381,7 @@ impl HelperChannel {
             match self.ask_once(request.clone()).await {
                 // This agent gets no other helper of the host.
                 Err(error) if is_broken(&error) && is_of_host(&request) => {
-                    Err(io::Error::other("the helper that captured the host has ended"))
+                    Err(io::Error::other("the helper that captured the host's traffic has ended"))
                 }
                 // The helper has died, and the launcher starts another.
                 Err(error) if is_broken(&error) => self.ask_once(request).await,

@@ -2,9 +2,9 @@
 //! destinations. So `connect` returns the true result to the program.
 //!
 //! ```text
-//! program ── SYN ──> kernel ───────── copy ──> take_next ──> HeldSyn     connects upstream
+//! program ── SYN ──> kernel ───────── copy ──> take_next ──> HeldSyn; the agent connects
 //! if the destination accepted:        the same SYN <── HeldSyn::connect
-//!                 connected ──> listener ── accept ──> HeldSyn::connect   returns both sockets
+//!                 connected ──> listener ── accept ──> HeldSyn::connect returns this socket
 //! if the destination refused:          RST or ICMP <── HeldSyn::refuse
 //! ```
 //!

@@ -43,7 +43,7 @@ pub(super) struct ConnectArgs {
     /// Maximum number of connections open at the same time
     #[arg(long, value_name = "N", default_value = "4", value_parser = count(THREADS_MAX))]
     at_once: usize,
-    /// Connections to open per second [default: open the next one when one is closed]
+    /// Connections to open per second [default: open the next connection when a connection closes]
     #[arg(long, value_name = "N", value_parser = rate)]
     rate: Option<f64>,
 }

@@ -248,7 +248,9 @@ impl Connection {
         }
         let count = self.number()?;
         if count > SAMPLES_MAX as u64 {
-            return Err(WorkloadError::Mixed("the server announced too many samples"));
+            return Err(WorkloadError::Mixed(
+                "the server announced too many samples of its TCP state",
+            ));
         }
         let mut samples = Vec::new();
         for _ in 0..count {

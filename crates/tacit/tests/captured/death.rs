@@ -323,7 +323,7 @@ fn without_a_helper_and_a_supervisor_the_capture_stays_and_a_reload_is_refused()
         "
 ECONNREFUSED
 error restart-refused
-the helper that captured the host has ended
+the helper that captured the host's traffic has ended
 ECONNREFUSED
 0
 ",
@@ -368,7 +368,7 @@ E
         seen marked"#,
         "
 1
-the helper that captured the host has ended
+the helper that captured the host's traffic has ended
 answer to marked from ::ffff:127.0.0.1
 ECONNREFUSED
 answer to marked-held from ::ffff:127.0.0.1

@@ -91,7 +91,8 @@ fn refuse(table: &TomlTable<'_>) {
     let why = "the kernel selects the packets of a tunnel by routes, which do not depend on the \
                program";
     table.refuse(&owners, why, "remove `{key}`; to select programs, set `run`");
-    let why = "the kernel selects the packets of a tunnel by routes, which apply at all times";
+    let why =
+        "the kernel selects the packets of a tunnel by routes, which do not depend on the time";
     table.refuse(&["when"], why, "remove `when`");
     let why = "the table of the peer ([ike.NAME] or [sa.NAME]) sets the local address of a flow in \
                a tunnel";

@@ -1,7 +1,8 @@
 //! Replaces the socket of a program that waits in `connect`. If the agent permits the connection,
-//! the program gets a socket of the agent's network namespace (a *handed* socket). If the program
-//! uses a handed socket again and the agent relays the next connection, the program gets a new
-//! socket of its own network namespace.
+//! the program gets a socket of the agent's network namespace (a *handed* socket).
+//!
+//! The program may call `connect` again on a handed socket. If the agent relays the new connection,
+//! the program gets a new socket of its own network namespace.
 
 use std::io;
 use std::net::SocketAddr;

@@ -4,8 +4,8 @@
 //! before the program gets its socket.
 //!
 //! ```text
-//!   agent ── Pass + channel ──> server ── Passed ───────────> agent    identifies the socket
-//!                                  └───── Answer + socket ──> helper ──> program
+//!   agent ── Pass (request) ──> server ── Passed (numbers of the socket) ──> agent
+//!                                  └───── Answer (the socket itself) ──────> helper ──> program
 //! ```
 //!
 //! The server answers the agent first, and the helper second. So the agent knows the socket before
@@ -13,9 +13,9 @@
 //! the helper stops waiting. Then the kernel executes the `connect` call of the program, and the
 //! agent relays the connection.
 //!
-//! The channel is a copy of the socket that the agent uses to send messages to the helper. The
-//! server closes this copy after one answer, because the helper detects the end of the agent only
-//! when all copies of the socket are closed.
+//! The request contains the *channel*: a copy of the socket between the agent and the helper. The
+//! server uses this copy for one answer, and then closes it. The helper detects the end of the
+//! agent only when all copies are closed.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

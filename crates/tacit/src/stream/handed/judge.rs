@@ -3,10 +3,11 @@
 //! `connect` call.
 //!
 //! If the run uses a link, the server of the link also decides, by its own rules. The server opens
-//! the socket, and passes the socket to the helper. If the server cannot do this, for example
-//! because it has an older version, the server passes the socket to the agent. Then the agent
-//! passes the socket to the helper. While the server decides, this module answers other requests of
-//! helpers.
+//! the socket, and passes the socket to the helper. If the server cannot pass the socket to the
+//! helper, the server passes the socket to the agent, and the agent passes it to the helper. For
+//! example, an older server cannot pass sockets to helpers.
+//!
+//! While the server decides, this module answers other requests of helpers.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,6 +1,9 @@
 //! Builds the nftables rules that use connection tracking, for `tacit agent --host`. `untracked.rs`
-//! builds the nftables rules for hosts that do not need connection tracking. The chains are, in the
-//! order of evaluation:
+//! builds the nftables rules for hosts that do not need connection tracking.
+//!
+//! The nftables rules hold a captured SYN: the agent gets a copy, and the kernel drops the SYN.
+//! When the agent has connected to the destination, it releases the SYN: it sends the SYN again.
+//! The chains are, in the order of evaluation:
 //!
 //! ```text
 //! output       decides about the packets of programs, by sender and destination
@@ -19,11 +22,9 @@
 //! postrouting  drops captured packets that would leave the host
 //! ```
 //!
-//! The agent releases a held SYN after it has connected to the destination.
-//!
 //! The decisions `capture`, `refuse` and `prohibit` apply only to connections that programs have
 //! opened, and not to answers to clients. Connection tracking shows which side has opened a
-//! connection, if the connection is newer than the nftables table.
+//! connection. This does not work for connections that are older than the nftables table.
 //!
 //! A captured TCP connection stays captured until it ends, even if a later nftables table does not
 //! capture its destination. Otherwise the next segment of the connection would leave in clear. If
@@ -179,7 +180,7 @@ impl Rules {
     /// Captured packets must not leave the host.
     fn push_leaving(&mut self) {
         let captured = [Host(MarkIs(self.bits.returns)), Host(NotToLo), Drop];
-        let step = "adding the nft rule that drops outgoing captured packets";
+        let step = "adding the nft rule that drops captured packets that would leave the host";
         self.push(Chain::Postrouting, step, &captured);
     }
 
@@ -224,7 +225,7 @@ impl Rules {
             self.push(chain, step, &[&[Transport(TCP), PastSyn][..], &answers].concat());
             self.push(chain, step, &[&[Transport(UDP)][..], &answers].concat());
             let local = [Host(IsLocal(PacketEnd::Destination)), Accept];
-            self.push(chain, "adding the nft rule that accepts local packets", &local);
+            self.push(chain, "adding the nft rule that accepts packets to this host", &local);
         }
     }
 
@@ -283,7 +284,7 @@ impl Rules {
         }
         // What goes to an address of this host in another way is accepted where it is captured.
         let local = [Host(ToLo), Host(IsLocal(PacketEnd::Destination)), Accept];
-        self.push(output, "adding the nft rule that accepts local packets", &local);
+        self.push(output, "adding the nft rule that accepts packets to this host", &local);
         // The kernel's answers for sockets of the agent have no mark. A program can bind a foreign
         // address too, and can open a flow in the name of its peer, so that its own flow looks like
         // the answer: therefore a SYN or a datagram is no answer here. A client's connection is

@@ -54,7 +54,12 @@ pub fn install_units(
     destinations: &[Element],
 ) -> Result<(), Error> {
     check(destinations)?;
-    const { assert!(HOST_RANGES_MAX == 16_384, "also change the number in the error below") };
+    const {
+        assert!(
+            HOST_RANGES_MAX == 16_384,
+            "the error message below must contain the value of HOST_RANGES_MAX"
+        )
+    };
     if destinations.len() > HOST_RANGES_MAX {
         return Err(Error::Invalid(
             "the policy rules with `unit` have more than 16,384 destinations: use fewer and larger \

@@ -165,7 +165,7 @@ impl Rules {
                 self.push(chain, step, &[&[family_is, Transport(UDP)][..], &known].concat());
             }
             let local = [Host(IsLocal(PacketEnd::Destination)), Accept];
-            self.push(chain, "adding the nft rule that accepts local packets", &local);
+            self.push(chain, "adding the nft rule that accepts packets to this host", &local);
             for ((_, family_is), set) in FAMILIES.into_iter().zip([tcp4, tcp6]) {
                 let answers_syn = flow(Flags(SYN | ACK, SYN | ACK));
                 let noted = [flow(KeepFlow(set, key_of_sent(set), SERVED)), Accept];
@@ -230,7 +230,7 @@ impl Rules {
         }
         // What goes to an address of this host in another way is accepted where it is captured.
         let local = [Host(ToLo), Host(IsLocal(PacketEnd::Destination)), Accept];
-        self.push(chain, "adding the nft rule that accepts local packets", &local);
+        self.push(chain, "adding the nft rule that accepts packets to this host", &local);
         for (((_, family_is), set), keep) in FAMILIES.into_iter().zip(KEPT).zip(KEEP) {
             let known = flow(InFlows(set, key_of_sent(set)));
             let kept = [family_is, Transport(TCP), PastSyn, known, Host(Goto(keep.name()))];
