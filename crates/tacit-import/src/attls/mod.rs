@@ -1,12 +1,16 @@
 //! Imports AT-TLS policies. AT-TLS (Application Transparent TLS) is the TLS implementation in the
 //! TCP/IP stack of z/OS.
 //!
+//! An import has three steps. The table lists the modules of each step, and what each module
+//! handles.
+//!
 //! ```text
 //!   1. read     agent            the main and image files of the Policy Agent
 //!               document         one policy file (modules used: text, lex)
 //!               objects          the rules and actions (modules used: words, values, time)
 //!               effective        all attributes of a rule
-//!               map              the map file: programs, users and files for names on z/OS
+//!               map              the map file: the programs, users and files that replace z/OS
+//!                                names
 //!   2. decide   flows            the connections of a rule (module used: owners)
 //!               tls              the TLS settings of a rule (modules used: rings, suites, start)
 //!               ignored          attributes without an effect in tacit

@@ -355,8 +355,9 @@ impl Context<'_> {
                 set(&mut rekey, "after", format!("{}m", minutes.value));
                 set(keys, "rekey", Toml::Table(rekey));
             } else {
-                let message = "tacit does not rekey connections at this interval: rekeying needs \
-                               TLS 1.3, but the rule also allows TLS 1.2";
+                let message = "tacit does not rekey connections at the interval \
+                               ResetCipherTimer: rekeying needs TLS 1.3, but the rule also allows \
+                               TLS 1.2";
                 let fix = "to rekey connections, set TLSv1.2 to Off and TLSv1.3 to On";
                 self.findings.changed(&minutes.at, message, fix);
             }

@@ -1,8 +1,12 @@
 //! Builds the system call filters (seccomp) of the agent's threads.
 //!
+//! This table shows what each filter allows. LEFT_OUT, SERVING, OF_WORKER and OF_SIGNER are lists
+//! of system calls (module `calls`).
+//!
 //! ```text
-//! every thread     all calls except LEFT_OUT; sockets of four families; no new namespaces;
-//!                  signals to its own process only
+//! every thread     all calls except LEFT_OUT; UNIX, IPv4, IPv6 and netlink sockets, and VSOCK
+//!                  sockets if a link needs them; no new namespaces; signals to its own process
+//!                  only
 //! data worker      only the calls in SERVING and OF_WORKER; IPv4 and IPv6 sockets, and UNIX
 //!                  sockets if a rule needs them; no executable memory; no descriptors for which
 //!                  the kernel sends signals (F_SETOWN)

@@ -13,8 +13,9 @@
 //! all other calls       allowed
 //! ```
 //!
-//! Either the kernel returns the errors in this table, or the kernel notifies another process
-//! ([`super::notify`]). That process returns the errors in the table, and reports each call.
+//! For a refused call, the program gets the error in this table. Either the kernel returns the
+//! error itself, or the kernel notifies another process ([`super::notify`]). That process returns
+//! the error, and reports the refused call.
 //!
 //! The filter knows the call numbers of all ABIs of the kernel, and refuses calls of an unknown
 //! ABI.
@@ -233,7 +234,7 @@ pub(super) fn program(answers: RefusalSource, connects: ConnectCalls) -> Vec<soc
             None => debug_assert_eq!(
                 ABIS.len(),
                 1,
-                "an ABI has no architecture number, so the filter cannot distinguish the ABIs"
+                "an ABI without `audit_arch` must be the only ABI of the filter"
             ),
         }
         program.extend(body);

@@ -22,7 +22,7 @@ use crate::run::protocol;
 const NAMESPACE: &str = "network namespace";
 const RULES: &str = "nftables rules";
 const SOCKETS: &str = "sockets in the namespace";
-const START: &str = "start in the namespace";
+const START: &str = "program start";
 const HIDE: &str = "hidden files";
 const HANDED: &str = "handed sockets";
 
@@ -198,7 +198,7 @@ fn made(user: User) -> Vec<Finding> {
     let whose = match user {
         User::Own => "each run has a user namespace of its own; its programs have no capabilities",
         User::Root => {
-            "as root, without a user namespace: programs keep root's capabilities, except \
+            "runs of root have no user namespace; their programs keep root's capabilities, except \
              capabilities that act outside of the run"
         }
     };

@@ -1,9 +1,9 @@
 //! Finds the program, user and control group of a socket of the host. Also lists the sockets that
 //! are connected to other hosts.
 //!
-//! The kernel reports the user and the control group over netlink (`sock_diag`). The nftables rules
-//! compare these values. This module finds the program only if the calling process may inspect
-//! other processes (`CAP_SYS_PTRACE`).
+//! The kernel reports the user and the control group of a socket over netlink (`sock_diag`). The
+//! nftables rules of the host select packets by the same two values. This module finds the program
+//! only if the calling process may inspect other processes (`CAP_SYS_PTRACE`).
 //!
 //! Limits: at most [`OWNERS_TIME_MAX`] to find the owners for one request, and at most
 //! [`COVERAGE_SOCKETS_MAX`] sockets in the list.

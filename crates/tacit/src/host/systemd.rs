@@ -78,8 +78,9 @@ impl UnitFault {
                 )
             }
             Self::Deep(..) => {
-                "in the unit, set a `Slice=` with fewer hyphens, because each hyphen adds a level. \
-                 Or select the programs in the policy by `user` or `cgroup` instead of `unit`"
+                "in the unit, set a `Slice=` with fewer hyphens, because each hyphen adds a level \
+                 to the hierarchy. Or select the programs in the policy by `user` or `cgroup` \
+                 instead of `unit`"
                     .to_owned()
             }
         }

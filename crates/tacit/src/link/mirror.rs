@@ -1,6 +1,7 @@
-//! Opens the sockets that runs on this kernel use in place of sockets on another kernel. A socket
-//! cannot be passed to another kernel, so the link copies bytes between the two sockets. The socket
-//! on this kernel has the same address as the socket on the other kernel.
+//! Opens sockets on this kernel for a run (a program under `tacit run`) that uses the network of
+//! another kernel. For each of these sockets, there is a socket with the same address on the other
+//! kernel. A socket cannot be passed to another kernel, so the link copies bytes between the two
+//! sockets.
 //!
 //! A separate process opens these sockets, and passes them to this kernel's link server. The
 //! process uses a network namespace in which every address is local. Each link has its own process
@@ -18,8 +19,8 @@
 //! without this part.
 //!
 //! Limit: the kernel reports each closed socket to the link server. If too many sockets are closed
-//! at a time, the kernel drops some of these reports. The link server then continues to serve these
-//! closed sockets, until the run ends or the other kernel closes its sockets.
+//! at a time, some of these reports are lost. If the report of a socket is lost, the link server
+//! continues to serve this socket, until the run ends or the socket on the other kernel is closed.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

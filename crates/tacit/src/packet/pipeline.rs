@@ -1,6 +1,6 @@
 //! Defines [`Pipeline`]: the state of the thread `tacit-packet`, which processes the packets of
-//! tunnels. The thread reads the packets that programs send from TUN devices, and sends these
-//! packets to the peers. The thread also receives the packets of the peers, except while the thread
+//! tunnels. The thread reads the packets of programs from TUN devices, and sends these packets to
+//! the peers. The thread also receives the packets of the peers, except while the thread
 //! `tacit-receive` receives them.
 
 use std::collections::{BTreeSet, HashMap};

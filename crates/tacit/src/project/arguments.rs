@@ -40,16 +40,17 @@ pub struct ProjectArgs {
     /// only the time between them
     #[arg(long, value_name = "FILE", conflicts_with_all = ["control", "interval"])]
     pub(super) costs: Vec<PathBuf>,
-    /// The control socket of the agent to measure [default: as for all commands]
+    /// The control socket of the agent to measure [default: as for `tacit agent`]
     #[arg(long, value_name = "PATH")]
     pub(super) control: Option<PathBuf>,
     /// How long to measure the agent
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = interval)]
     pub(super) interval: Duration,
-    /// Number of CPUs that are reserved as engines
+    /// Number of CPUs that are reserved for engines
     #[arg(long, value_name = "N")]
     pub(super) engines: Option<u32>,
-    /// Assume that the engines run on additional CPUs, not on CPUs of the machine
+    /// Assume that the machine gets additional CPUs for the engines; without this option, engines
+    /// use CPUs that the machine has now
     #[arg(long, requires = "engines")]
     pub(super) added: bool,
     /// CPU time of a packet with engines, divided by the CPU time without engines; `tacit workload

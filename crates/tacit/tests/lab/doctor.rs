@@ -56,9 +56,7 @@ fn doctor_finds_nothing_wrong_where_runs_work() {
             let present = one["present"].as_bool().unwrap();
             assert!(present || !one["needed"].as_bool().unwrap(), "{one}");
         }
-        for name in
-            ["network namespace", "nftables rules", "start in the namespace", "hidden files"]
-        {
+        for name in ["network namespace", "nftables rules", "program start", "hidden files"] {
             let is_there = |one: &Value| one["name"] == name && one["present"] == true;
             assert!(findings.iter().any(is_there), "{name}: {text}");
         }

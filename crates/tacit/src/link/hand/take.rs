@@ -66,7 +66,7 @@ impl Taker {
         make_directory()?;
         let path = path_of(name)?;
         if std::os::unix::net::UnixStream::connect(&path).is_ok() {
-            let reason = "another program already uses this name to wait for a socket";
+            let reason = "another `tacit link take` already waits for a socket with this NAME";
             return Err(io::Error::new(io::ErrorKind::AddrInUse, reason));
         }
         // What a killed taker has left; the directory contains nothing else.

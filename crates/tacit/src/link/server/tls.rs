@@ -4,13 +4,14 @@
 //!   accept ──> permit for a handshake ──> handshake ──> slot for a request ──> request
 //! ```
 //!
-//! Each handshake needs a permit, and each request needs a slot. A host whose certificate is not
-//! accepted gets no slot. [`HandshakeLimiter`] limits the permits of each source address.
+//! A stream is a TLS connection, on which the other host sends requests. Each handshake needs a
+//! permit, and each request needs a slot. A host whose certificate is not accepted gets no slot.
+//! [`HandshakeLimiter`] limits the permits of each source address.
 //!
 //! Limits of each link: [`STREAMS_MAX`] requests in total, and [`STREAMS_OF_HOST_MAX`] for each
 //! certificate; [`HANDSHAKES_MAX`] handshakes in total, and [`HANDSHAKES_OF_SOURCE_MAX`] for each
 //! source address. At most [`HANDSHAKES_WAITING_MAX`] connections wait for a permit, each for at
-//! most [`PERMIT_WAIT_MAX`]. A stream waits at most [`SLOT_WAIT_MAX`] for its slot.
+//! most [`PERMIT_WAIT_MAX`]. A stream waits at most [`SLOT_WAIT_MAX`] for its first slot.
 //!
 //! A certificate may be revoked while its stream waits. So [`LinkTls::check`] checks the
 //! certificate again before the server starts a session or opens a socket. `check` does nothing if

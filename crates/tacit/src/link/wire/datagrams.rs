@@ -1,7 +1,7 @@
-//! Moves UDP datagrams between a program under `tacit run` and the network, if they are on two
-//! kernels, for example in a virtual machine and on its host. Each kernel has a link server. Both
-//! servers use this module to move datagrams between a UDP socket and the stream to the other
-//! server:
+//! Moves UDP datagrams over a link between two kernels, for example between a virtual machine and
+//! its host. A program under `tacit run` runs on one kernel, and only the other kernel has a
+//! network. Each kernel has a link server. Both servers use this module to move datagrams between a
+//! UDP socket and the stream to the other server:
 //!
 //! ```text
 //!   kernel of the run                           kernel with the network

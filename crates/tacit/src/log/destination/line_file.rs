@@ -1,5 +1,5 @@
 //! Writes lines to a file. If a line can be written only in part, for example because the disk is
-//! full, the next line begins on a new line. So each other line stays complete.
+//! full, the next line begins on a new line. So all other lines stay complete.
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -72,13 +72,13 @@ impl Transfer {
 
     fn published(self) -> PublishedTransfer {
         let (name, tcp, lfp, faster, less) = match self {
-            Self::FtpOut => ("FTP, VSE to Linux", [19.0, 29.0], [72.0, 20.0], "3.7 times", "9 %"),
-            Self::FtpIn => ("FTP, Linux to VSE", [21.0, 55.0], [70.0, 20.0], "3.3 times", "35 %"),
+            Self::FtpOut => ("FTP, z/VSE to Linux", [19.0, 29.0], [72.0, 20.0], "3.7 times", "9 %"),
+            Self::FtpIn => ("FTP, Linux to z/VSE", [21.0, 55.0], [70.0, 20.0], "3.3 times", "35 %"),
             Self::StreamsOut => {
-                ("3 sockets, VSE to Linux", [13.8, 26.0], [43.8, 9.0], "3.2 times", "17 %")
+                ("3 sockets, z/VSE to Linux", [13.8, 26.0], [43.8, 9.0], "3.2 times", "17 %")
             }
             Self::StreamsIn => {
-                ("3 sockets, Linux to VSE", [29.1, 26.0], [48.6, 9.0], "1.7 times", "17 %")
+                ("3 sockets, Linux to z/VSE", [29.1, 26.0], [48.6, 9.0], "1.7 times", "17 %")
             }
         };
         PublishedTransfer { name, tcp, lfp, faster, less }
@@ -330,8 +330,8 @@ fn difference(samples: &CellSamples) -> PaperTable {
         "CPU time ratio: link / slirp4netns",
         "rate ratio: link / handed",
         "CPU time ratio: link / handed",
-        "rate ratio: link over TLS / slirp4netns",
-        "CPU time ratio: link over TLS / slirp4netns",
+        "rate ratio: (link over TLS) / slirp4netns",
+        "CPU time ratio: (link over TLS) / slirp4netns",
     ];
     let mut table = PaperTable::new("difference", "Ratios between network paths", &columns);
     let pairs = [
