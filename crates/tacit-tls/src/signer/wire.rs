@@ -7,7 +7,8 @@
 //!           Forget {name}               ──>   removes a key; no answer
 //!           Confine {paths}             ──>   enters its sandbox; Done, or an error
 //!           Channel, with two pipes     ──>   starts a thread for the requests on these pipes
-//! channel   name, scheme, message       ──>   signs; its CPU time, then the signature or an error
+//! others    key name, CPU of the agent's
+//!           thread, scheme, message     ──>   signs; CPU time used, and the signature or an error
 //! ```
 
 use std::path::PathBuf;

@@ -1,10 +1,11 @@
 //! Computes how the kernel handles the flows of a captured host (a host whose programs all follow
 //! one policy). This module converts the rules to ranges of destination addresses and ports.
 //!
-//! The *senders* of a rule are the users, groups or control groups that the rule names. Consecutive
-//! rules with the same senders form a *section*. The kernel checks the sections in the order of the
-//! rules. In each section, the kernel first checks the sender of the flow, and then its
-//! destination. The first section in which both match decides about the flow.
+//! The *senders* of a rule are the users, groups, control groups or systemd units that the rule
+//! names. Consecutive rules with the same senders form a *section*. The kernel checks the sections
+//! in the order of the rules. In each section, the kernel first checks the sender of the flow, and
+//! then its destination. The first section in which sender and destination match decides about the
+//! flow.
 //!
 //! The kernel applies `permit` and `deny` itself. The kernel sends a flow to the agent if the flow
 //! must be relayed or logged. The kernel also sends a flow to the agent if the rule selects flows

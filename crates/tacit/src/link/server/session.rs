@@ -1,5 +1,5 @@
-//! Part of a link server: counts the sessions and sockets of each run, and decides which requests
-//! of a run the server serves. A *session* begins when a run begins to use the link.
+//! Counts the sessions and sockets of each run on a link server, and decides which requests of a
+//! run the server serves. A *session* begins when a run begins to use the link.
 
 use std::future::Future;
 use std::io;
