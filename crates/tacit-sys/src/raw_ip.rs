@@ -1,14 +1,14 @@
 //! Sends and receives ESP and AH directly in IP packets, without UDP, through raw sockets.
 //!
 //! ```text
-//!            sent                               received
+//!            sent: bytes for the kernel         received: bytes for the caller
 //! ESP        the ESP packet                     the IP packet
 //! AH, IPv4   the IP packet                      the IP packet
 //! AH, IPv6   the IP packet without its header   the IP packet
 //! ```
 //!
-//! With IPv6, the kernel returns a received packet without its IP header. So this module writes the
-//! IP header of the received packet, from what the kernel reports.
+//! With IPv6, the kernel passes a received packet to this module without the IP header. So this
+//! module writes the IP header, from what the kernel reports.
 //!
 //! To open a raw socket, a process needs `CAP_NET_RAW` in the network namespace. To use the open
 //! socket, a process needs no capability. A socket receives all packets of its protocol for this

@@ -340,7 +340,8 @@ fn why_not_selected(s: &Selectors, flow: &Flow, selector: Mismatch) -> String {
         }
         Mismatch::LocalPorts => {
             let wanted = list(s.local_ports.iter().map(ports));
-            format!("local {port} does not match {wanted}", port = port(&flow.local))
+            let port_or_socket = port(&flow.local);
+            format!("local {port_or_socket} does not match {wanted}")
         }
         Mismatch::Remote => {
             let names = match flow.remote_names.as_slice() {
@@ -361,7 +362,8 @@ fn why_not_selected(s: &Selectors, flow: &Flow, selector: Mismatch) -> String {
         }
         Mismatch::RemotePorts => {
             let wanted = list(s.remote_ports.iter().map(ports));
-            format!("remote {port} does not match {wanted}", port = port(&flow.remote))
+            let port_or_socket = port(&flow.remote);
+            format!("remote {port_or_socket} does not match {wanted}")
         }
         Mismatch::When => {
             s.when.as_ref().map_or_else(String::new, |when| when.why_closed(flow.at_unix_s))

@@ -156,7 +156,7 @@ fn name_of(program: &Path) -> String {
 /// How bytes of connections in clear (rules with `permit`) move
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum PathArg {
-    /// Relay through the agent only if the policy requires it
+    /// Relay a connection through the agent only if the policy requires it
     Auto,
     /// Relay all connections through the agent
     Relay,

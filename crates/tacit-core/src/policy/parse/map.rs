@@ -35,7 +35,7 @@ pub(super) fn read(name: &str, value: &TomlValue<'_>) -> Option<IdentityMap> {
             "this entry and the entry in line {line} are equally specific, can match the same \
              certificate, and have different results"
         );
-        let fix = "add a condition to one of the two entries";
+        let fix = "add a condition to one of the two entries of the identity map";
         value.report.error_at(MessageId("ambiguous-entries"), later.position, message, fix);
     }
     let sound = conflicts.is_empty();
@@ -73,7 +73,7 @@ fn outcome(table: &TomlTable<'_>) -> Option<MapOutcome> {
                 MessageId("conflicting-keys"),
                 &deny.name_at,
                 message,
-                "remove one of the two keys, or write two entries",
+                "remove `name` or `deny`; or write two entries, one with each key",
             );
             None
         }

@@ -348,13 +348,14 @@ impl<'r> Reader<'r> {
     /// Checks attributes that packets have and connections do not.
     fn check_packets(&mut self, service: &Object, action: Action) -> Option<()> {
         if let Some(field) = service.field("SecurityClass").filter(|field| field.value != "0") {
-            let message = "the import does not convert security classes of interfaces";
+            let message = "the import does not convert SecurityClass, which limits a filter rule \
+                           to some network interfaces";
             self.findings.error(
                 &field.at,
                 message,
-                "remove SecurityClass, and write the addresses behind these interfaces into the \
-                 filter rule. On a captured host (`tacit agent --host`), you can instead write a \
-                 tacit rule with `filter` and `class`",
+                "remove SecurityClass, and limit the filter rule to the addresses behind the \
+                 network interfaces of this class. On a captured host (`tacit agent --host`), you \
+                 can instead write a tacit rule with `filter` and `class`",
             );
             return None;
         }

@@ -1,13 +1,18 @@
 //! Builds the nftables rules for a program under `tacit run`, in the order in which the kernel
 //! evaluates them.
 //!
+//! To hold a SYN, the kernel sends a copy to the agent and drops the SYN. When the destination has
+//! answered, the agent sends the SYN again (releases the SYN), or refuses the connection. Until
+//! then, the kernel retransmits the SYN. Own addresses are the addresses of the run's network
+//! namespace.
+//!
 //! ```text
 //! packet                                                   action
 //! the agent's own packets                                  accept
 //! from a TUN device            to a port of the agent      drop
 //!                              other                       accept: the packet is for the program
 //! TCP after its SYN                                        accept
-//! a SYN that the agent releases                            send to the agent, or reject
+//! a SYN that the agent releases                            send to the agent
 //! port 53 on loopback          a program listens there     accept
 //!                              other                       send UDP to the agent, hold a SYN
 //! loopback and own addresses   a program listens there     accept
@@ -21,13 +26,8 @@
 //! ICMP echo requests                                       drop
 //! ```
 //!
-//! To hold a SYN, the kernel sends a copy to the agent and drops the SYN. When the destination has
-//! answered, the agent sends the SYN again (releases the SYN), or refuses the connection. Until
-//! then, the kernel retransmits the SYN.
-//!
-//! Own addresses are the addresses of the run's network namespace. A SYN to another host is always
-//! held. So the nftables sets need only the captured ports of loopback and own addresses, and the
-//! captured destinations of UDP.
+//! The kernel always holds a SYN to another host. So the nftables sets need only the captured ports
+//! of loopback and own addresses, and the captured destinations of UDP.
 //!
 //! Traffic between programs of the run does not pass through the agent. Packets from a TUN device
 //! come out of an IPsec tunnel, and the agent has already checked them.

@@ -7,7 +7,7 @@
 //!   3       to the run's own addresses                `local`, except routes for all addresses
 //!   5, 6    from sockets of the agent                 `local`
 //!   10..    with protocol and ports of a policy rule  a separate table for each routing rule
-//!   80..    as 10.., after every second change        a separate table for each routing rule
+//!   80..    the same as 10..                          a separate table for each routing rule
 //!   196..   IPv6: all other TCP, UDP and ICMPv6       `local`: the nftables rules decide
 //!   199     IPv6: look-ups for ICMP errors            none: the look-up fails
 //!   200     all other packets                         `local`: the nftables rules decide
@@ -21,19 +21,22 @@
 //! table first. So this module adds a routing rule for `local` after the rules for tunnels, and
 //! removes the kernel's own routing rule for this table.
 //!
-//! Only one of the ranges 10.. and 80.. is in use. For a change, this module adds the new routing
-//! rules in the free range, and then removes the old routing rules.
+//! Only one of the ranges 10.. and 80.. is in use. A change has four steps, so that no packet is
+//! refused during the change:
+//!
+//! 1. Add the `unreachable` routes to new tables.
+//! 2. Add the routes into the tunnel to the new tables.
+//! 3. Add the routing rules for the new tables, in the free range.
+//! 4. Remove the old routing rules and tables.
+//!
+//! If step 2 fails, step 3 is done nevertheless: the `unreachable` routes then refuse the packets.
 //!
 //! The device and its routes disappear when the process that holds the device ends. The
-//! `unreachable` routes remain, so no packet leaves in clear by another route. This module installs
-//! the `unreachable` routes before all other routes. This module completes the new tables before it
-//! adds the routing rules for them, so no packet is refused during a change. If this module cannot
-//! complete a table, it adds the routing rules anyway, and the `unreachable` routes refuse the
-//! packets.
+//! `unreachable` routes remain, so no packet leaves in clear by another route.
 //!
-//! The routes contain the MTU of the path, so the kernel knows how long a packet may be. ICMP
-//! errors alone would not set the MTU of every route. For an ICMP error, the kernel looks up the
-//! route without ports, so routing rules with port ranges do not match.
+//! Each route contains the MTU of the path, so the kernel knows how long a packet may be. ICMP
+//! errors alone cannot set the MTU of every route: for an ICMP error, the kernel looks up the route
+//! without ports, so routing rules with port ranges do not match.
 //!
 //! All state is in the kernel, so another process with the netlink socket can continue the work.
 //!

@@ -5,7 +5,7 @@
 //!   tacit link take NAME -- CMD     listens at NAME.sock
 //!   tacit link give ID --to NAME    stops the program ── copies its socket ── socket ──> take
 //!                                                     <──── "taken", once CMD runs ──
-//!                                   lets the program continue, leaves it stopped, or kills it
+//!                                   then continues, stops or kills the program (`--then`)
 //! ```
 //!
 //! ID is PID/FD, or the id of a connection. The *giver* is the program that has the socket. `give`

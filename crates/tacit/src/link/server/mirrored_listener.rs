@@ -1,17 +1,20 @@
-//! Connects clients to a run (a program under `tacit run`) that listens through a link to another
-//! kernel. The link server on the other kernel (the *network server*) has a network. It binds a
+//! Connects clients to a run (a program under `tacit run`) that has no network, but listens through
+//! a link. The link server on another kernel (the *network server*) has a network. It binds a
 //! socket to the run's listening address, and accepts the clients. The link server on the run's
-//! kernel (*this server*) connects each accepted client to the run.
+//! kernel (*this server*) connects each accepted client to the run:
 //!
 //! ```text
-//!   network server ── Arrived ──> this server      the client's and the local address
-//!                  <── Take ─────                  on a new stream, for the client's bytes
-//!   run <── connection from the client's address ──
+//! 1.  network server ── Arrived ──> this server   a client has connected; contains its address
+//! 2.  this server ── connection ──> run           comes from the address of the client
+//! 3.  this server ── Take ──> network server      on a new stream, for the bytes of the client
 //! ```
 //!
+//! This server also forwards requests of the run about the socket to the network server.
+//!
 //! A faulty network server could send any number of `Arrived` messages. So this server counts a
-//! client as a socket of the link as soon as the message arrives. This server ignores a message
-//! whose local address does not belong to the bound socket.
+//! client as a socket of the link as soon as the message arrives. `Arrived` also contains the local
+//! address of the connection. This server ignores the message if the local address does not belong
+//! to the bound socket.
 //!
 //! Limits for each listening address: the run may have [`ORDERS_MAX`] unanswered requests. At most
 //! [`TAKES_MAX`] clients are being connected to the run at the same time, each for at most

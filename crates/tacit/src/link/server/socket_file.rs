@@ -131,7 +131,9 @@ fn check_unused(path: &Path) -> io::Result<()> {
     };
     let mut reason = format!("{process} already listens on this socket");
     if path.starts_with(directory()) {
-        reason.push_str("; if that process serves another policy, give the link another name");
+        reason.push_str(
+            "; if the listening process serves another policy, give the link another name",
+        );
     }
     Err(io::Error::new(io::ErrorKind::AddrInUse, reason))
 }

@@ -112,8 +112,8 @@ fn sheet(all: &[Comparison], calibration: PaperTable) -> PaperSheet {
              without an engine, and a packet factor. The packet factor is the CPU time with an \
              engine, divided by the CPU time without an engine. The packet factors were measured \
              first, with other loads. Each seed generates three random loads, and each load has \
-             one forecast. A seed counts as within {DIFFERENCE_MAX} % if all three forecasts \
-             differ from the measured values by at most {DIFFERENCE_MAX} %"
+             one forecast. A seed is within the limit if all three forecasts differ from the \
+             measured values by at most {DIFFERENCE_MAX} %"
         ),
         tables: vec![loads_table(all), seeds_table(all), calibration],
         ..PaperSheet::default()

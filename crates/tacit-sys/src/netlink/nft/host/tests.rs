@@ -216,7 +216,7 @@ fn counting(protocol: IpProtocol, counted_port: u16) -> [usize; 2] {
     let table = HostTable { sections: &sections, ..table(&[]) };
     let layout = Layout { openers: Openers::InSets, stage: Stage::First };
     let all = contents::all(IpSupport::V4AndV6, &table, layout);
-    ["selects flows for counting", "counts flows"]
+    ["selects the flows to count", "counts flows"]
         .map(|step| all.iter().filter(|message| message.step.ends_with(step)).count())
 }
 

@@ -6,25 +6,27 @@
 //! * No policy rule that captures or refuses flows matches more than `PORTS_MAX` ports in a row.
 //! * Flows that match no policy rule are permitted.
 //! * No NAT changes destinations.
-//! * No earlier table used connection tracking.
+//! * The table that is replaced, if any, does not use connection tracking.
+//!
+//! Other chains send packets to the indented chains:
 //!
 //! ```text
 //! output        accepts packets to addresses outside the range of all policy rules (most packets)
 //!   unusual     drops packets with the IP option for a source route
 //!   candidates  checks the sender and the destination (address or DNS name) of all other packets
 //!     capture   accepts answers to clients, and sends all other packets to `keep`
-//!     keep      stores the flow as captured, and marks its packets, so that they return to lo
+//!     keep      stores the flow as captured, and sets the fwmark that routes its packets to lo
 //!     refuse    rejects packets, except answers to clients
-//! strays        sends packets to `keep` if an earlier table captured their connection
+//! strays        sends the packets of connections that the old table captured to `keep`
 //! prerouting    handles packets that arrive on lo
 //!   looped      sends captured packets to the agent; rejects packets to the agent's own ports
 //! postrouting   drops captured packets that would leave the host
 //! ```
 //!
-//! A captured connection stays captured until it ends, even if a later table does not capture its
-//! destination. A TCP packet to a captured destination may belong to no known connection. The
-//! nftables rules send this packet to the agent too. If no socket of the agent receives the packet,
-//! the kernel resets the connection.
+//! When a new table replaces an old one, captured connections stay captured until they end, even if
+//! the new table does not capture their destinations. A TCP packet to a captured destination may
+//! belong to no known connection. The nftables rules send this packet to the agent too. If no
+//! socket of the agent receives the packet, the kernel resets the connection.
 
 use super::super::expression::Expression;
 use super::super::flow_expression::{FlowExpression, FlowKey};
@@ -89,8 +91,8 @@ impl Rules {
     /// another table captures is known.
     pub(super) fn push_filling(&mut self) {
         let unmarked = Host(MarkIs(self.bits().none));
-        let step = "adding the temporary nft rule that drops packets while the agent copies flows \
-                    from the earlier table";
+        let step = "adding the nft rule that drops packets until all flows are copied from the old \
+                    nftables table";
         self.push(Chain::Filling, step, &[unmarked, Transport(TCP), PastSyn, Drop]);
         self.push(Chain::Filling, step, &[unmarked, Transport(UDP), Drop]);
     }
@@ -175,8 +177,7 @@ impl Rules {
             let filling = Host(Jump(Chain::Filling.name()));
             self.push(
                 chain,
-                "adding the nft rule that calls the chain `filling`, which drops packets while the \
-                 agent copies flows from the earlier table",
+                "adding the nft rule that jumps to the temporary chain `filling`",
                 &[filling],
             );
         }
@@ -257,7 +258,7 @@ impl Rules {
             if let Some(bounds) = Bounds::of_counted(table, map, bounds) {
                 let (protocol, ..) = key;
                 let first = if protocol == TCP { &[Syn][..] } else { &[] };
-                let step = "adding the nft rule that selects flows for counting";
+                let step = "adding the nft rule that selects the flows to count";
                 self.push_near_one(step, key, bounds, first);
             }
         }
