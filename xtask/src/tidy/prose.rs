@@ -93,8 +93,7 @@ pub(crate) fn check_promises(sources: &[Source], findings: &mut Vec<Finding>) {
         let mut wrong = |message| findings.push(Finding::new(source, index + 1, message));
         if number != expected {
             wrong(format!(
-                "promise {id} of the specification follows promise s{:02}: use the next number",
-                expected - 1
+                "promise {id} of the specification has the wrong number: write s{expected:02}"
             ));
         }
         expected = number + 1;

@@ -1,9 +1,8 @@
 //! Takes samples of the TCP state of the agent's TLS socket, while `tacit workload` runs.
 //!
-//! At each sample, this module asks the agent for a list of its connections. If the agent has
-//! several connections, this module selects the connection that has transferred the most bytes
-//! since the previous list. It samples this connection until the connection closes, and then
-//! selects another connection.
+//! This module asks the agent for its connections at intervals. It selects the connection that has
+//! transferred the most bytes since the previous selection, and samples this connection until it
+//! closes. Then this module selects another connection.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
