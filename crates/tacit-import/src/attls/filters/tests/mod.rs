@@ -282,7 +282,7 @@ fn services_that_rules_cannot_express_are_reported() {
             "permit",
             &format!("{both}\nSecurityClass 3"),
             "error",
-            "the import does not convert security classes of",
+            "the import does not convert SecurityClass",
         ),
         (
             "permit",
