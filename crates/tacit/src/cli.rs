@@ -176,7 +176,8 @@ struct AgentArgs {
     /// Format of log lines
     #[arg(long, value_enum, default_value_t)]
     log_format: Format,
-    /// Append a line of JSON to this file for each connection that was allowed, denied or failed
+    /// Append a line of JSON to this file for each connection that was allowed or denied, or that
+    /// failed
     #[arg(long, value_name = "FILE")]
     audit: Option<PathBuf>,
     /// Log only events that require an action

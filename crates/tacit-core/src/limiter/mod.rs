@@ -11,9 +11,9 @@
 //! The cause is part of the key, so one cause cannot suppress the lines of another.
 //!
 //! Limits: one line in [`INTERVAL`] for each key; [`KEYS_MAX`] keys in total, and
-//! [`KEYS_PER_CAUSE_MAX`] keys for each cause. When no further key is possible, all other lines of
-//! one cause share a common key. At most [`CAUSES_MAX`] causes have a common key. The lines of all
-//! further causes share one last key.
+//! [`KEYS_PER_CAUSE_MAX`] keys for each cause. Above these limits, all other lines of a cause share
+//! one key. At most [`CAUSES_MAX`] causes have a shared key. Above that limit, the lines of all
+//! other causes share a single key.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;

@@ -1,5 +1,5 @@
-//! Defines [`PacketProtection`]: how an SA (security association) protects packets, with the keys
-//! of one direction.
+//! Defines [`PacketProtection`]: the protocol (ESP or AH) and the keys with which an IPsec SA
+//! (security association) protects the packets of one direction.
 
 use super::ah::AhKey;
 use super::transform::Transform;

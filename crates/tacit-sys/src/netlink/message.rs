@@ -111,7 +111,7 @@ impl NetlinkRequest {
 
     pub(super) fn verdict(&self, answer: &NetlinkReply<'_>) -> Result<(), Error> {
         let number = read_u32(answer.payload, 0)
-            .ok_or(Error::Malformed("the answer has no error number"))?;
+            .ok_or(Error::Malformed("the kernel's answer has no error number"))?;
         let errno = number.cast_signed().wrapping_neg();
         if errno == 0 {
             return Ok(());
@@ -151,7 +151,7 @@ pub(super) fn answers(mut bytes: &[u8]) -> impl Iterator<Item = Result<NetlinkRe
         };
         let Some(payload) = bytes.get(HEADER_BYTES..length) else {
             bytes = &[];
-            return Some(Err(Error::Malformed("the length in a header exceeds the message")));
+            return Some(Err(Error::Malformed("the length in the header of a message is wrong")));
         };
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
         Some(Ok(NetlinkReply { kind, flags, sequence, payload }))

@@ -102,7 +102,8 @@ impl fmt::Display for AgentError {
                 f,
                 "cannot open a raw socket, which the packets of [sa.{sa}] need because they are \
                  not sent in UDP: {error}\n    fix: start the agent as root or with \
-                 CAP_NET_RAW; or, with ESP, remove `encapsulation` so that packets are sent in UDP"
+                 CAP_NET_RAW; or, with ESP, remove `encapsulation = \"none\"`, so that packets are \
+                 sent in UDP"
             ),
             Self::Activate(error) => write!(f, "{error}"),
             Self::Link(error) => write!(f, "{error}"),

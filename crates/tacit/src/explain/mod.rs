@@ -66,8 +66,8 @@ pub struct ExplainArgs {
     /// The listening address of a rule, as written in the policy
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<Address>,
-    /// Evaluate a request that the other side of this link sends to get a socket; add --local to an
-    /// inbound flow, and --remote to an outbound flow
+    /// Evaluate a request for a socket from the other side of this link. For an inbound flow, add
+    /// --local; for an outbound flow, add --remote
     #[arg(long, value_name = "NAME", requires = "direction")]
     #[arg(conflicts_with_all = ["control", "listen", "peer", "program", "user", "group"])]
     #[arg(conflicts_with_all = ["cgroup", "run", "names"])]

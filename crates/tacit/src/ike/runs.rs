@@ -2,10 +2,10 @@
 //! When the policy or the addresses of the host change, this module computes the routes of the runs
 //! again.
 //!
-//! The gateway of a tunnel assigns an address to a run only once. Later, a new policy can contain
-//! this address, the host can get it, or a program can resolve a DNS name to it. After each of
-//! these events, tacit checks the assigned addresses again (module `assigned`). If a run kept an
-//! address with a second use, packets for this second use would not leave the run.
+//! The gateway of a tunnel assigns an address to a run only once. Later, the host, a rule of a new
+//! policy, or a DNS name that a program resolves can use the same address. After such changes,
+//! tacit checks the assigned addresses again (module `assigned`). Otherwise, packets from the run
+//! to this address would not leave the run.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -61,7 +61,7 @@ enum Verb {
     Stop(StopArgs),
     /// Log each request of a link, or stop logging
     Trace(TraceArgs),
-    /// Pass a connected socket of a running program to a program that waits for one
+    /// Pass a connected socket of a running program to a waiting `tacit link take`
     Give(GiveArgs),
     /// Wait for a socket from `tacit link give`, and run a program with it
     Take(TakeArgs),
@@ -214,7 +214,7 @@ struct GiveArgs {
     /// The NAME of the waiting command `tacit link take NAME`
     #[arg(long, value_name = "NAME")]
     to: String,
-    /// What happens to the giving program after the transfer
+    /// What happens, after the transfer, to the program whose socket was passed
     #[arg(long, value_enum, default_value_t)]
     then: Then,
     /// The control socket of the agent that has the connection
@@ -308,7 +308,7 @@ fn take(args: &TakeArgs) -> ExitCode {
     match taken.and_then(|taken| taken) {
         Ok(status) => status.into(),
         Err(error) => {
-            let reason = format!("cannot take a socket with the name {name}: {error}");
+            let reason = format!("`tacit link take {name}` failed: {error}");
             fail(MessageId("socket-not-taken"), reason, EXIT_FAILURE)
         }
     }

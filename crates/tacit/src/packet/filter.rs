@@ -1,7 +1,7 @@
 //! Defines [`TunnelFilter`]: the filter rules for the packets inside the tunnels with one peer.
 //!
 //! ```text
-//! policy ─> FilterRules ── install ──> TunnelFilter <── compared for each packet ── FlowCache
+//! policy ─> FilterRules ── install ──> TunnelFilter <── generation changed? ─────── FlowCache
 //!           (classifier, counters)     (generation)                                (results)
 //! ```
 //!
@@ -10,8 +10,9 @@
 //! other flows.
 //!
 //! Each direction of a tunnel has a copy of the filter rules. A reload of the policy changes the
-//! generation (version) of the rules. Then each direction replaces its copy. Each direction empties
-//! its flow cache when the rules change, and when a time window opens or closes.
+//! generation (version) of the rules. Each direction checks the generation for each packet, and
+//! replaces its copy after a change. Each direction empties its flow cache when the rules change,
+//! and when a time window opens or closes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

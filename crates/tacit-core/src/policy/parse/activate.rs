@@ -67,8 +67,8 @@ fn activation(name: &str, value: &TomlValue<'_>, needed: UserNeeded) -> Option<A
             "the program of [activate.{name}] would run as the agent's user. With [host], tacit \
              does not protect the connections of this user"
         );
-        let fix = "set `user` to another user, and run the agent as root; or move the activation \
-                   and its rules to the policy of another agent";
+        let fix = "set `user` to another user, and run the agent as root; or move this table and \
+                   the rules that use it to the policy of another agent";
         table.report.error(MessageId("conflicting-keys"), &table.at, message, fix);
         return None;
     }

@@ -30,7 +30,7 @@ fn ranges(value: &TomlValue<'_>) -> Option<AliasRanges> {
     if of_v4 > 1 || networks.len() - of_v4 > 1 {
         let fix = "give one network for IPv4 and one for IPv6, as in \
                    [\"198.18.0.0/15\", \"100::/64\"]";
-        value.error("`alias-ranges` has two networks of one address family", fix);
+        value.error("`alias-ranges` can contain only one IPv4 network and one IPv6 network", fix);
         return None;
     }
     let with = |ranges: AliasRanges, (network, bits)| ranges.with(network, bits);
@@ -82,8 +82,8 @@ pub(super) fn check_rules(aliases: Aliases, rules: &[Read<'_, '_>]) {
             alias_ranges = aliases.ranges
         );
         let fix = "write the name or the real address of the host; if a host really has an address \
-                   in this range, set another network in `alias-ranges` of [agent], or aliases = \
-                   \"never\"";
+                   in this range, set another network in `alias-ranges` of [agent], or set aliases \
+                   = \"never\" there";
         value.report.error(MessageId("alias-range"), &at, message, fix);
     }
 }

@@ -6,8 +6,9 @@
 //!
 //! A misspelled key causes one error, not two: the table reports the misspelled key as unknown, but
 //! does not report the correct key as missing. There are two cases:
-//! * An unknown key resembles a missing key. Then the caller gets the value of the unknown key.
-//! * An unknown key resembles no known key. Then the table reports no missing or misplaced keys.
+//! * If an unknown key resembles a missing key, the caller gets the value of the unknown key.
+//! * If an unknown key resembles no known key, the table does not report that another key is
+//!   missing or does not belong here.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};

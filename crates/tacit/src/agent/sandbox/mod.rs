@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! control, log, reload    only directories of policy, credentials, log and sockets   Landlock
-//!                         no system calls that agents do not need                    seccomp
+//!                         no calls such as ptrace, mount and reboot                  seccomp
 //! data workers, engines   also: no opening of files, no new programs or threads      seccomp
 //! all threads             only capabilities that the policy needs
 //! ```

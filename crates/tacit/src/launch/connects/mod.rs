@@ -9,8 +9,8 @@
 //!   connect ─┬─> no rule permits a handed socket for this address: the kernel executes the call
 //!            └─> otherwise: the helper asks the agent, and examines the program's socket meanwhile
 //!                  ├─> the socket cannot be replaced: the kernel executes the call
-//!                  └─> the agent sends a socket: the helper connects it, and replaces the
-//!                      program's socket by it
+//!                  └─> the agent sends a socket: the helper connects this socket, and
+//!                      replaces the program's socket with it
 //! ```
 //!
 //! The kernel may execute all calls on sockets of the run's own network namespace. The nftables

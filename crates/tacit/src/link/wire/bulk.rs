@@ -2,8 +2,8 @@
 //! servers of two kernels, and sends the bytes of one TCP socket in frames.
 //!
 //! ```text
-//!   socket ── read ──> slots for frames ── seal in place ──> one write
-//!   socket <── one write ── frames <── open in place ──────  read
+//!   socket ── read ───────> frames ── encrypt in place ──> one write ──> stream
+//!   socket <── one write ── frames <── decrypt in place ── one read <─── stream
 //! ```
 //!
 //! All streams of a thread use the same buffers, so an idle stream needs no buffers of its own. A

@@ -10,10 +10,13 @@
 //!                  <────────── Welcome ──
 //!                  ── Open ───────────────> server      a stream of its own for each socket
 //!                  <──── Socket + socket ──             or Failed, Refused; then the stream ends
-//!                  ── Pass + channel ─────> server      like Open, but the helper gets the socket
-//!                  <────────── Passed ──      │         identifies the socket
-//!   helper of run <── Answer + socket ────────┘         on the channel from agent to helper
+//!                  ── Pass + channel ─────> server      like Open, but for the helper of the run
+//!                  <────────── Passed ──                identifies the socket
+//!   helper of run <── Answer + socket ──── server       sent on the channel
 //! ```
+//!
+//! The sign `+` means that the message passes a descriptor. The channel is a copy of the socket on
+//! which the agent sends messages to the helper.
 //!
 //! If connections may outlive their run, the stream of Hello stays open for longer. When the run
 //! has ended, the agent sends `RunEnded` on this stream. The agent closes this stream after the
@@ -29,7 +32,7 @@
 //! ```text
 //!   server without network ── Hello, Open ──────────> server with network
 //!                          <── Welcome, Connected ──  then bytes, or the events of a bound socket
-//!                          ── Take ─────────────────> a stream for a new client of a bound socket
+//!                          ── Take ─────────────────> a stream for a client of a bound socket
 //! ```
 //!
 //! Limits: [`REQUEST_BYTES_MAX`] for the frame of a request, [`ANSWER_BYTES_MAX`] for the frame of

@@ -17,9 +17,9 @@
 //! connections. If the handshake fails after the agent has connected, the agent resets the upstream
 //! socket. So the server does not mistake a truncated transfer for a complete one.
 //!
-//! Limits: the `handshake-timeout` of the rule is for the STARTTLS exchange and the handshake
-//! together. The limit to connect to the server is the `connect-timeout` of a forwarding rule, or
-//! else `CONNECT_TIMEOUT`.
+//! Limits: the `handshake-timeout` of the rule applies to the STARTTLS exchange and the handshake
+//! together. The timeout of the connection to the server is `connect-timeout` if the rule is a
+//! forwarding rule, otherwise `CONNECT_TIMEOUT`.
 
 use std::io;
 use std::sync::Arc;

@@ -5,20 +5,21 @@
 //! agent. A quarter of the permits is reserved for sources that have no other handshake.
 //!
 //! ```text
-//! acquire ─┬─ a permit is free ───────────────────────> granted
-//!          └─ queued ─┬─ a permit becomes free ───────> granted to the source with the fewest
-//!                     │                                 permits; if two sources are equal, to the
-//!                     │                                 one that came last
-//!                     └─ a busier source has a slow ──> granted; the limiter ends the slow
-//!                        handshake, or the client of    handshake
-//!                        any slow handshake is silent
+//! acquire ─┬─ a permit is free ──────────────────────> granted
+//!          └─ queued ─┬─ a permit becomes free ──────> granted to one waiting source
+//!                     └─ another handshake is slow ──> the limiter ends it, and grants its permit
 //! ```
 //!
-//! When a waiting source needs a permit, the limiter ends the oldest slow handshake of the busiest
-//! source. If no source has several handshakes, the limiter ends the oldest slow handshake whose
-//! client has sent no complete message. So clients that connect and send nothing cannot block other
-//! clients, even if the silent clients use many addresses. The limiter never ends handshakes that
-//! the agent initiates.
+//! A free permit goes to the waiting source that has the fewest permits. If several sources have
+//! equally few, handshakes that the agent initiates come first, and then the source that began to
+//! wait last.
+//!
+//! A handshake is slow if it takes longer than `SLOW`. For a waiting source that has `n` permits,
+//! the limiter ends the oldest slow handshake of the busiest source, if the busiest source has more
+//! than `2n + 1` permits. For a waiting source without a permit, the limiter may also end the
+//! oldest slow handshake whose client is silent: the client has sent no complete message. So silent
+//! clients cannot block other clients, even if the silent clients use many addresses. The limiter
+//! never ends handshakes that the agent initiates.
 
 mod queue;
 

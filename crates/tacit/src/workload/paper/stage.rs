@@ -287,7 +287,9 @@ impl Stage {
             return Err(Gap::failed(format!("tacit workload {}: {reason}", words.join(" "))));
         }
         let report = serde_json::from_slice(&output.stdout);
-        report.map_err(|error| Gap::failed(format!("cannot parse the report: {error}")))
+        report.map_err(|error| {
+            Gap::failed(format!("cannot parse the report of `tacit workload`: {error}"))
+        })
     }
 
     /// Counts a measurement, and whether other programs used the machine meanwhile.

@@ -34,8 +34,7 @@ pub(in crate::workload) struct RampArgs {
     /// Connections to open at the same time
     #[arg(long, value_name = "N", default_value = "1", value_parser = count(THREADS_MAX))]
     pub(super) at_once: usize,
-    /// How long to wait before each ramp; then the client waits until the measured processes are
-    /// idle
+    /// Before each ramp, wait for this time, and then until the measured processes are idle
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time)]
     pub(super) pause: Duration,
 }
