@@ -3,11 +3,15 @@
 //! address of this destination as their source.
 //!
 //! ```text
-//! program --SYN to 10.9.8.7:8080--> listener on :15002 drops the SYN; the agent gets a copy
-//! agent   --the same SYN again--> listener on :15001 --accept--> local address = 10.9.8.7:8080
-//! program --datagram to 10.1.1.1:53--> UDP socket on :15001 --receive--> destination = 10.1.1.1:53
-//! agent   --answer, sent after bind_spoofed_source(10.1.1.1:53)--> program; source = 10.1.1.1:53
+//! TCP, for a program that connects to 10.9.8.7:8080
+//!   program ── SYN ───────────> listener on :15002 (drops the SYN; the agent gets a copy)
+//!   agent ──── the same SYN ──> listener on :15001 ── accept ──> local address 10.9.8.7:8080
+//! UDP, for a program that sends to 10.1.1.1:53
+//!   program ── datagram ──────> socket on :15001 ── receive ──> destination 10.1.1.1:53
+//!   agent ──── answer ────────> program: source 10.1.1.1:53, by bind_spoofed_source
 //! ```
+//!
+//! The agent sends the SYN to its listener after the agent has connected to the destination.
 //!
 //! A helper process creates these sockets inside the network namespace of a program under `tacit
 //! run` ([`listener`], [`receiver`], [`make`]). The agent uses these sockets from outside. The

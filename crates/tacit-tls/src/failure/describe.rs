@@ -82,7 +82,8 @@ pub fn describe_error(failed: &FailedHandshake<'_>, error: &Error) -> HandshakeF
         Error::FailedToGetRandomBytes => failure(
             FailureKind("no-randomness"),
             Party::Us,
-            "the kernel returned no random bytes: allow getrandom in the sandbox",
+            "the kernel returned no random bytes: if a seccomp filter restricts the agent, allow \
+             the system call getrandom",
         ),
         other => failure(
             FailureKind("tls-library"),

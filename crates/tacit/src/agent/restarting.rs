@@ -2,9 +2,8 @@
 //! or when it has failed.
 //!
 //! ```text
-//!   none ── a restart begins ──> under way ── the successor releases this agent ──> answer: done
-//!                                   │
-//!                                   └── the supervisor reports a failure ──> answer: the reason
+//!   no restart ── request ──> under way ─┬─ the successor serves ──────────────> answer: success
+//!                                        └─ the supervisor reports a failure ──> answer: reason
 //! ```
 //!
 //! The agent refuses reloads while a restart is under way, because the successor may have read the

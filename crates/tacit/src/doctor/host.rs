@@ -214,7 +214,10 @@ fn sandbox() -> Finding {
     };
     let missing = list(false);
     let note = if missing.is_empty() {
-        format!("each agent can use only the {} that it needs", list(true))
+        format!(
+            "the kernel restricts each agent to the {resources} that it needs",
+            resources = list(true)
+        )
     } else {
         format!(
             "this kernel cannot restrict {missing} for a process, so agents run without this \

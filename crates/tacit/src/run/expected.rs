@@ -60,13 +60,13 @@ impl Run {
             }
             if all.senders.len() >= EXPECTED_MAX {
                 return Err(io::Error::other(format!(
-                    "the run already waits for {EXPECTED_MAX} data connections, which is the \
+                    "the run already waits for {EXPECTED_MAX} FTP data connections, which is the \
                      maximum"
                 )));
             }
             if all.senders.contains_key(&address) {
                 return Err(io::Error::other(
-                    "the run already expects another data connection to the same address",
+                    "the run already expects another FTP data connection to the same address",
                 ));
             }
             all.senders.insert(address, waiting);

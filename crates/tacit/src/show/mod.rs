@@ -59,40 +59,40 @@ pub struct ShowArgs {
     /// What to show
     #[arg(value_enum)]
     what: Display,
-    /// With connections: print all details of the connection with this id. With policy: print only
-    /// the rule with this name
+    /// For `tacit show connections`: print all details of the connection with this id. For `tacit
+    /// show policy`: print only the rule with this name
     #[arg(value_name = "ID|RULE")]
     of: Option<String>,
     /// Print as JSON, with all details; docs/schema/ has the schemas
     #[arg(long)]
     json: bool,
-    /// Print all columns and do not shorten values, even if lines are wider than the terminal. With
-    /// ike and sa: print all values, one on each line
+    /// Print all columns and do not shorten values, even if lines are wider than the terminal. For
+    /// `tacit show ike` and `tacit show sa`: print all values, one on each line
     #[arg(long)]
     wide: bool,
-    /// With connections: print only the connections of this rule
+    /// For `tacit show connections`: print only the connections of this rule
     #[arg(long, value_name = "NAME")]
     rule: Option<String>,
-    /// With connections: print only the connections from or to this address, network, or address
-    /// with port
+    /// For `tacit show connections`: print only the connections from or to this address, network,
+    /// or address with port
     #[arg(long, value_name = "ADDRESS")]
     remote: Option<RemoteFilter>,
-    /// With connections: print only the connections of the run with this name
+    /// For `tacit show connections`: print only the connections of the run with this name
     #[arg(long, value_name = "NAME")]
     run: Option<String>,
-    /// With connections: print only the connections in this state
+    /// For `tacit show connections`: print only the connections in this state
     #[arg(long, value_enum)]
     state: Option<StateFilter>,
-    /// With the id of a connection: print one line of CSV or, with --interval, a line after each
-    /// interval until the connection ends
+    /// For `tacit show connections ID`: print one line of CSV or, with --interval, a line after
+    /// each interval until the connection ends
     #[arg(long, conflicts_with = "json")]
     csv: bool,
-    /// With costs: print one row for each rule, component, program or connection
+    /// For `tacit show costs`: print one row for each rule, component, program or connection
     #[arg(long, value_enum, value_name = "WHAT")]
     by: Option<By>,
-    /// With costs and cpus: duration of the measurement [default: since the agent started for
-    /// costs, 1s for cpus]. With stats and --csv: print again after each interval. A number without
-    /// a unit is in seconds
+    /// For `tacit show costs` and `tacit show cpus`: measure for this duration. By default, costs
+    /// are measured since the start of the agent, and CPUs for 1s. For `tacit show stats` and for
+    /// --csv: print again after each interval. A number without a unit is in seconds
     #[arg(long, value_name = "DURATION", value_parser = wait)]
     interval: Option<Duration>,
     /// The control socket of the agent [default: the socket of the shared agent; if that agent does

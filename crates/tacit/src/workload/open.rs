@@ -45,7 +45,9 @@ pub(super) fn open_with(addresses: &[Address], bytes: usize) -> Result<Stream, W
     stream.read_exact(&mut reply).map_err(broken)?;
     let repeated = repeated_bytes(bytes, bytes);
     if reply[..repeated].iter().any(|byte| *byte != PROBE) {
-        return Err(WorkloadError::Mixed("the first reply contains other bytes than the request"));
+        return Err(WorkloadError::Mixed(
+            "the first reply does not repeat the first bytes of the request",
+        ));
     }
     Ok(stream)
 }

@@ -478,12 +478,12 @@ fn read_ip(value: &TomlValue<'_>, message: &str) -> Option<AddressSelector> {
 /// Reports keys that have no meaning for requests of a link.
 fn refuse(table: &TomlTable<'_>) {
     let owners = ["program", "user", "group", "cgroup", "slice", "unit", "run"];
-    let why = "tacit cannot verify the program and user that the other side of a link reports, so \
-               this key would never match";
+    let why = "tacit cannot verify what the other side of a link reports about programs and users, \
+               so this key would never match";
     let fix = "remove `{key}`; the rules of the other side of the link can select programs";
     table.refuse(&owners, why, fix);
     let others = ["names", "mode", "log", "idle", "answers", "path", "listen"];
-    let why = "a rule with `link` decides only whether the other side of the link gets a socket";
+    let why = "a rule with `link` can only permit or deny a socket for the other side of the link";
     let fix = "remove `{key}`, or remove `link`";
     table.refuse(&others, why, fix);
     table.refuse(&FORWARDING_KEYS, why, fix);

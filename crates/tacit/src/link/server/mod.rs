@@ -2,12 +2,14 @@
 //! `tacit run --link`, for example in a container or a virtual machine.
 //!
 //! ```text
-//!   accept ──> credentials ──> request ─┬─ Hello ──> session, until the stream ends
+//!   accept ──> credentials ──> request ─┬─ Hello ──> begin a session (a run uses the link)
 //!                                       ├─ Open ───> policy rules ──> socket, connect ──> the run
-//!                                       └─ Status ─> the state of the link
-//!   between two kernels: the server with the network uses framed.rs,
-//!                        the server of the runs uses remote.rs
+//!                                       └─ Status ─> report the state of the link
 //! ```
+//!
+//! A link may connect two kernels, for example those of a host and of a virtual machine. Then each
+//! side has a link server. The link server on the side with a network uses `framed.rs`. The other
+//! link server serves the runs, and uses `remote.rs` to forward their requests.
 //!
 //! One thread serves all links. A request may wait for its socket without a time limit, just as a
 //! program may wait in `connect`. If the client closes the stream of a request, the request ends,

@@ -110,7 +110,8 @@ impl ServerSandbox {
     /// What is in force, for displays.
     pub(super) fn shown(&self) -> LinkSandbox {
         let files = self.reachable.as_ref();
-        let calls = "cannot execute programs, fork, trace other processes, or signal them";
+        let calls = "the link server cannot execute programs or fork, and cannot trace or signal \
+                     other processes";
         LinkSandbox {
             files: files
                 .map_or_else(|| confine::NO_LANDLOCK.to_owned(), |files| files.text.clone()),

@@ -390,12 +390,12 @@ fn sheet(
         key: "ipsec",
         title: "zIIP-assisted IPsec",
         method: format!(
-            "{what}. The published values are for a z10 with two general CPUs, with and without a \
-             zIIP (a special processor). The published tunnel uses 3DES and SHA. The measured \
-             tunnel is between two runs of tacit that a veth pair connects (IKEv2, AES-256-GCM). \
-             An engine is a thread on a reserved CPU. Other CPUs can do the work of a saturated \
-             engine, except in columns with `engine only`. The CPU time includes the programs and \
-             agents on both sides"
+            "{what}. The published values are for an IBM z10 mainframe with two general CPUs, with \
+             and without a zIIP (a special processor). The published tunnel uses 3DES and SHA. The \
+             measured tunnel is between two runs of tacit that a veth pair connects (IKEv2, \
+             AES-256-GCM). An engine is a thread on a reserved CPU. Other CPUs can do the work of \
+             a saturated engine, except in columns with `engine only`. The CPU time includes the \
+             programs and agents on both sides"
         ),
         tables: vec![
             raw_table(samples, loads),
@@ -415,8 +415,8 @@ fn sheet(
             samples.change(CPU, &subject(from, load), &subject(to, load)).into()
         };
         let bars = [
-            ("published, no zIIP", PaperCell::Published(published.cpu[0])),
-            ("published, zIIP", PaperCell::Published(published.cpu[1])),
+            ("published, no zIIP processor", PaperCell::Published(published.cpu[0])),
+            ("published, zIIP processor", PaperCell::Published(published.cpu[1])),
             ("measured, no engine", change(Joint::Clear, Joint::Secured)),
             ("measured, engine", change(Joint::ClearPinned, Joint::Spilling)),
         ];
@@ -435,10 +435,10 @@ fn raw_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
         "load",
         "unit",
         "clear",
-        "IPsec, no engine",
+        "IPsec without engine",
         "clear, one CPU",
-        "IPsec, engine and other CPUs",
-        "IPsec, engine only",
+        "IPsec on engine and other CPUs",
+        "IPsec on the engine only",
     ];
     let title = "Measured throughput and CPU time. The CPU time of engines is not included";
     let mut table = PaperTable::new("measured", title, &columns);
@@ -459,14 +459,14 @@ fn raw_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
 fn change_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
     let columns = [
         "load",
-        "change of CPU time with IPsec (published, no zIIP), %",
+        "change of CPU time with IPsec (published, no zIIP processor), %",
         "change of CPU time with IPsec (measured, no engine), %",
-        "change of CPU time with IPsec (published, zIIP), %",
+        "change of CPU time with IPsec (published, zIIP processor), %",
         "change of CPU time with IPsec (measured, engine and other CPUs), %",
         "change of CPU time with IPsec (measured, engine only), %",
-        "change of throughput with IPsec (published, no zIIP), %",
+        "change of throughput with IPsec (published, no zIIP processor), %",
         "change of throughput with IPsec (measured, no engine), %",
-        "change of throughput with IPsec (published, zIIP), %",
+        "change of throughput with IPsec (published, zIIP processor), %",
         "change of throughput with IPsec (measured, engine and other CPUs), %",
         "change of throughput with IPsec (measured, engine only), %",
     ];
@@ -499,13 +499,13 @@ fn extender_table(samples: &CellSamples) -> PaperTable {
         "Enterprise Extender",
         "unit",
         "clear",
-        "IPsec, no engine",
+        "IPsec without engine",
         "clear, one CPU",
-        "IPsec, engine and other CPUs",
-        "IPsec, engine only",
-        "change with IPsec (no engine), %",
-        "change with IPsec (engine and other CPUs), %",
-        "change with IPsec (engine only), %",
+        "IPsec on engine and other CPUs",
+        "IPsec on the engine only",
+        "change of the value with IPsec (no engine), %",
+        "change of the value with IPsec (engine and other CPUs), %",
+        "change of the value with IPsec (engine only), %",
     ];
     let title = "Interactive sessions over UDP, in clear and with IPsec. The CPU time of engines \
                  is not included";
@@ -532,7 +532,7 @@ fn normalised_table(samples: &CellSamples, loads: [Load; 3], share: NetworkShare
         "load",
         "assumed share of CPU time for networking, %",
         "change of CPU time with IPsec (measured, no engine), %",
-        "change of CPU time with IPsec (published, zIIP), %",
+        "change of CPU time with IPsec (published, zIIP processor), %",
         "change of CPU time with IPsec (measured, engine and other CPUs), %",
     ];
     let title = "How IPsec changes the total CPU time of a system, computed from an assumed share \
@@ -559,19 +559,19 @@ fn projection_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
     let columns = [
         "load",
         "all CPU time, % of one CPU",
-        "eligible CPU time, % of one CPU",
-        "eligible share, %",
+        "CPU time of work that engines can do, % of one CPU",
+        "share of work that engines can do, %",
         "engines needed",
         "forecast: CPU time of the engine, % of one CPU",
-        "forecast: engine work on other CPUs, % of one CPU",
+        "forecast: CPU time that other CPUs use for the engine's work, % of one CPU",
         "measured: CPU time of the engine, % of one CPU",
-        "measured: engine work on other CPUs, % of one CPU",
+        "measured: CPU time that other CPUs use for the engine's work, % of one CPU",
     ];
-    let title = "CPU time of the agent: forecasts for one engine, and measurements with one \
-                 engine. Eligible CPU time is for work that engines can do";
+    let title = "CPU time of the agent without engines, as a forecast for one engine, and \
+                 measured with one engine";
     let mut table = PaperTable::new("projection", title, &columns);
     table.rows.push(vec![
-        PaperCell::name("bulk (published, zIIP)"),
+        PaperCell::name("bulk (published, zIIP processor)"),
         PaperCell::Published(113.76),
         PaperCell::Published(105.17),
         PaperCell::Published(92.0),

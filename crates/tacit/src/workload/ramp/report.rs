@@ -184,7 +184,7 @@ fn lines(results: &RouteResults, names: &[String], end: usize) -> DataTable {
     let columns = ["component", "us, none open", "us, all open", "rise %", "from", "to"];
     DataTable {
         title: format!(
-            "CPU time of each component for a new connection, by linear fit: {route}",
+            "CPU time of a new connection on route {route}, by component (linear fit)",
             route = results.route
         ),
         columns: columns.map(str::to_owned).to_vec(),
@@ -371,7 +371,7 @@ mod tests {
         assert_eq!(
             table(
                 &report,
-                "CPU time of each component for a new connection, by linear fit: preferred"
+                "CPU time of a new connection on route preferred, by component (linear fit)"
             )[1]["us, none open"],
             124.0
         );
