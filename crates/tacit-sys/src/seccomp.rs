@@ -55,7 +55,7 @@ pub(crate) fn error(errno: libc::c_int) -> sock_filter {
 pub(crate) fn length(block: &[sock_filter]) -> u8 {
     debug_assert!(
         u8::try_from(block.len()).is_ok(),
-        "the block has {} instructions, but a jump in a filter can skip at most 255",
+        "the block has {} instructions, but a jump in a seccomp filter can skip at most 255",
         block.len()
     );
     u8::try_from(block.len()).unwrap_or(u8::MAX)

@@ -415,8 +415,8 @@ fn sheet(
             samples.change(CPU, &subject(from, load), &subject(to, load)).into()
         };
         let bars = [
-            ("published, no zIIP processor", PaperCell::Published(published.cpu[0])),
-            ("published, zIIP processor", PaperCell::Published(published.cpu[1])),
+            ("published, no zIIP CPU", PaperCell::Published(published.cpu[0])),
+            ("published, zIIP CPU", PaperCell::Published(published.cpu[1])),
             ("measured, no engine", change(Joint::Clear, Joint::Secured)),
             ("measured, engine", change(Joint::ClearPinned, Joint::Spilling)),
         ];
