@@ -52,8 +52,8 @@ pub(super) fn inherit(live: &Live, control: &Path, log: &Log) {
             let event = Event::new("targets-unknown").field("error", &error);
             log.warn(event.field(
                 "next",
-                "no action is needed: the agent does not know which targets of rules were down, \
-                 and tries all targets again",
+                "no action is needed: the agent does not know which addresses in `connect` were \
+                 down, and tries all of them again",
             ));
         }
     }

@@ -3,7 +3,7 @@
 //! ```text
 //!   CPUs that this process may use
 //!     ├─ [engine] cpus            only engines, one thread on each CPU
-//!     └─ all others: general      control, log, data workers, programs of runs
+//!     └─ all other CPUs (general) control, log, data workers, programs of runs
 //!          └─ placement-cpus      the CPUs for `split` and `one-cpu`; by default all general CPUs
 //! ```
 //!

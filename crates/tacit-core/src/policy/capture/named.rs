@@ -3,7 +3,8 @@
 //! these sets.
 //!
 //! A *part* is a group of ports to which the same rules apply. The kernel has a map from ports to
-//! parts, and a set of pairs. Each pair is an address, and a part in which the address is captured.
+//! parts, and a set of pairs. Each pair contains an address and a part: packets to this address
+//! are captured if their port is in this part.
 //!
 //! ```text
 //!   rule in the policy       map: port -> part     set, if db.example has the address 10.0.0.5
