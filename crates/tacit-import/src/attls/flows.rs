@@ -135,7 +135,8 @@ impl Context<'_> {
                 self.findings.error(
                     at,
                     format!(
-                        "{message}, and would permit unencrypted connections to these addresses"
+                        "{message}. In tacit, the rule would permit unencrypted connections to \
+                         these addresses"
                     ),
                     fix,
                 );

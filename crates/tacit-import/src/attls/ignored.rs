@@ -87,8 +87,8 @@ fn notice_of(word: &str, value: &str) -> Option<Notice> {
             "if you do not need FIPS 140, set FIPS140 Off",
         ),
         "Envfile" => Notice::Changed(
-            "tacit does not read this file",
-            "move the settings of the file into the policy that you import",
+            "tacit does not read the file that this attribute names",
+            "copy the settings of this file into the policy that you import",
         ),
         "Renegotiation" | "RenegotiationIndicator" | "RenegotiationCertCheck" => RENEGOTIATION,
         "SignaturePairs"

@@ -3,7 +3,7 @@
 use tacit_core::policy::text::{TableKeys, TableSchema};
 
 /// The title of the top of the file.
-pub(super) const TOP_TITLE: &str = "the top of the map file";
+pub(super) const TOP_TITLE: &str = "the top level of the map file";
 
 const TOP_KEYS: &[&str] = &["job", "user", "keyring", "rule", "map", "dataset"];
 const JOB_KEYS: &[&str] = &["program", "user", "run", "unit", "cgroup", "any"];
@@ -45,7 +45,7 @@ fn home(key: &str) -> Option<&'static str> {
     let tables = [
         (TOP_KEYS, TOP_TITLE),
         (RULE_KEYS, "[rule.NAME]"),
-        (JOB_KEYS, "an entry of [job]"),
+        (JOB_KEYS, "an entry of the table [job]"),
         (KEYRING_KEYS, "[keyring.NAME]"),
     ];
     tables.into_iter().find(|(keys, _)| keys.contains(&key)).map(|(_, title)| title)

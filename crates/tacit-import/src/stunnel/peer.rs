@@ -111,11 +111,11 @@ fn report_pinned(
     );
     let fix = match chain {
         true => {
-            "before a peer changes to another certificate, add that certificate to the file. If a \
-             peer uses a self-signed CA certificate, set verify = 4 instead of 3, so that tacit \
+            "before a peer changes to another certificate, add that certificate to CAfile. If a \
+             peer uses a self-signed CA certificate, set verify = 4 instead of 3: then tacit \
              accepts this certificate without a chain"
         }
-        false => "before a peer changes to another certificate, add that certificate to the file",
+        false => "before a peer changes to another certificate, add that certificate to CAfile",
     };
     findings.changed(&entry.at, message, fix);
     Some(())

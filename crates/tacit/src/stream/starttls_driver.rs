@@ -7,7 +7,8 @@
 //!   program <── StreamSocket ───> to_program ┘
 //! ```
 //!
-//! A [`PeerTransport`] is the socket to the peer, either in clear or with a TLS session.
+//! `to_peer` and `to_program` are the bytes that wait until a socket accepts them. A
+//! [`PeerTransport`] is the socket to the peer, either in clear or with a TLS session.
 //!
 //! Limits: the state machine limits its buffers, and the caller limits the time.
 

@@ -3,11 +3,11 @@
 //! tunnels of the program.
 //!
 //! ```text
-//! FilterRule ──scan──> finds the first rule that matches, and why earlier rules do not match
-//!            ──plan──> groups of elements ──> fill the nftables sets and maps of the kernel
-//!                                        ├──> decide: searches the groups without the kernel
-//!                                        └──> PacketClassifier: searches the groups by hash, for
-//!                                             packets in IPsec tunnels
+//! FilterRule ──scan──> the first rule that matches, and why earlier rules do not match
+//!            ──plan──> groups of elements ──> nftables sets and maps, for packets of the host
+//!                                        ├──> PacketClassifier: hash tables, for packets in
+//!                                        │    IPsec tunnels
+//!                                        └──> decide: compares all elements, to explain the result
 //! ```
 //!
 //! The plan converts filter rules to elements of nftables sets and maps, and collects the elements
@@ -18,7 +18,8 @@
 //! first policy rule that matches a packet decides. If that rule is for flows, or if no policy rule
 //! matches, the packet continues to the nftables rules for flows.
 //!
-//! `scan` defines what the rules mean. [`FilterPlan`] is a faster form of the same rules.
+//! `scan` defines the meaning of the rules: it compares a packet with one rule after another.
+//! [`FilterPlan`] gives the same result, and needs fewer look-ups.
 
 mod capture_file;
 mod classifier;

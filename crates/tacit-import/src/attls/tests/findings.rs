@@ -155,7 +155,8 @@ fn a_map_file_is_read_as_strictly_as_a_policy() {
         ("[keyring.\"WEB/RING\"]\ncert = \"a\"\n", "m1 error: [keyring.\"WEB/RING\"] has no `key`"),
         (
             "[keyrings]\n",
-            "m1 error: unknown key `keyrings` in the top of the map file (did you mean `keyring`?)",
+            "m1 error: unknown key `keyrings` in the top level of the map file (did you mean \
+             `keyring`?)",
         ),
         (
             "[rule.wbe]\nstart = \"immediate\"\n",

@@ -95,7 +95,7 @@ fn what_a_host_accepts_is_one_rule_for_all_its_ports_and_addresses() {
     assert_eq!(text, None);
     assert!(
         found.iter().any(|one| one.contains(
-            "to all of these addresses, and would permit unencrypted connections to these addresses"
+            "In tacit, the rule would permit unencrypted connections to these addresses"
         )),
         "{found:#?}"
     );

@@ -325,8 +325,10 @@ fn certificates_of(payloads: &[IkePayload]) -> Vec<&[u8]> {
 }
 
 fn wrong_identity(claimed: Option<&IkeIdentity>, expected: &IkeIdentity) -> IkeFailure {
-    let claimed =
-        claimed.map_or_else(|| "an identity of an unknown type".to_owned(), ToString::to_string);
+    let claimed = claimed.map_or_else(
+        || "an identity whose type tacit does not know".to_owned(),
+        ToString::to_string,
+    );
     let message = format!(
         "the peer's identity is {claimed}, but the policy expects {expected}: correct the remote \
          identity in the policy, or the identity in the peer's configuration"
@@ -335,8 +337,10 @@ fn wrong_identity(claimed: Option<&IkeIdentity>, expected: &IkeIdentity) -> IkeF
 }
 
 fn not_this_side(wanted: Option<&IkeIdentity>, own: &IkeIdentity) -> IkeFailure {
-    let wanted =
-        wanted.map_or_else(|| "an identity of an unknown type".to_owned(), ToString::to_string);
+    let wanted = wanted.map_or_else(
+        || "an identity whose type tacit does not know".to_owned(),
+        ToString::to_string,
+    );
     let message = format!(
         "tacit has the identity {own}, but the peer expects {wanted}: correct the local identity \
          in the policy, or the remote identity on the peer"

@@ -9,8 +9,8 @@
 //!
 //! A *mirrored pair* is two connected sockets in a namespace of the link
 //! ([`Mirror`](crate::link::mirror::Mirror)). The run gets one of these sockets. This server keeps
-//! the other socket, and moves bytes between that socket and its stream. So for programs, the
-//! socket of the run works like any other socket of this kernel.
+//! the second socket, and moves bytes between the second socket and the server with network. So for
+//! programs, the socket of the run works like any other socket of this kernel.
 //!
 //! If the stream of a run ends, the sockets of the run are lost. The sockets are also lost if the
 //! server with network does not answer on this stream within three times [`ALIVE_INTERVAL`]. This

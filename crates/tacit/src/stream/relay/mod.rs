@@ -14,9 +14,9 @@
 //! * Backpressure: while bytes wait to be written to one socket, the relay does not read the other
 //!   socket.
 //! * Ends: the two directions end independently. An end of file in clear becomes `close_notify` in
-//!   TLS, and vice versa. A TLS stream may end without `close_notify`. Then the relay first
-//!   delivers the valid bytes of the stream, until there is no progress for [`DELIVERY_WAIT_MAX`].
-//!   After that, the relay resets the clear socket.
+//!   TLS, and vice versa. If a TLS stream ends without `close_notify`, the relay delivers
+//!   the bytes that it has received, for at most [`DELIVERY_WAIT_MAX`]. Then the relay resets the
+//!   clear socket.
 //! * Key limit: TLS 1.2 cannot replace a key. So the relay ends the connection when the key has
 //!   nearly reached its data limit.
 //! * Fairness: short messages wait only briefly for the large transfers of other connections

@@ -122,8 +122,8 @@ impl Calibration {
     pub(super) fn table(&self) -> PaperTable {
         let columns = [
             "load",
-            "CPU time without an engine, us",
-            "CPU time with an engine, us",
+            "CPU time of packets without an engine, us",
+            "CPU time of packets with an engine, us",
             "packet factor",
         ];
         let title = "CPU time of IPsec packets for each exchange or each MB. The packet factor is \

@@ -146,10 +146,10 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
     };
     let bars: Vec<_> =
         STARTS.iter().map(|(route, name, ..)| (*name, samples.cell(route.name, START))).collect();
-    sheet.bars("measured: CPU time of an agent for each start of a channel", "us", &bars);
+    sheet.bars("measured: CPU time of an agent to start a channel", "us", &bars);
     let bars: Vec<_> =
         STARTS.iter().map(|(_, name, us, _)| (*name, PaperCell::Published(*us))).collect();
-    sheet.bars("published: CPU time of the TCP/IP stack for each start of a channel", "us", &bars);
+    sheet.bars("published: CPU time of the TCP/IP stack to start a channel", "us", &bars);
     sheet.note(
         "this measurement uses no MQ: to start a channel, it opens a connection and sends one byte \
          in each direction. MQ does much more work to start a channel, so TLS is a smaller part of \
@@ -162,12 +162,12 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
 fn start_table(samples: &CellSamples) -> PaperTable {
     let columns = [
         "protection",
-        "published: CPU time of the TCP/IP stack for a channel start (us)",
-        "measured: CPU time of the agent for a channel start (us)",
-        "published: CPU time of the TCP/IP stack for a channel stop (us)",
-        "measured: CPU time of the agent for a channel stop (us)",
-        "published: channel starts per second (in clear: 100 %)",
-        "measured: channel starts per second (in clear: 100 %)",
+        "published: CPU time of the TCP/IP stack to start a channel (us)",
+        "measured: CPU time of the agent to start a channel (us)",
+        "published: CPU time of the TCP/IP stack to stop a channel (us)",
+        "measured: CPU time of the agent to stop a channel (us)",
+        "published: channel starts per second, in % of the rate in clear",
+        "measured: channel starts per second, in % of the rate in clear",
     ];
     let title = "CPU time that one side uses to start and to stop a channel";
     let mut table = PaperTable::new("start-stop", title, &columns);

@@ -3,9 +3,9 @@
 //! depends on the number of open connections. The paper measures servers that verify client
 //! certificates, and servers that request none.
 //!
-//! The paper's client opened 600 Telnet connections in steps of 120. For the paper's column "7.2",
-//! the server requests and verifies a client certificate. For the columns "7.1" and
-//! "7.2+CCC_NONE", the server requests none.
+//! The paper's client opened 600 Telnet connections, in five steps of 120 connections. The paper
+//! gives one CPU time for each step. For the paper's column "7.2", the server requests and verifies
+//! a client certificate. For the columns "7.1" and "7.2+CCC_NONE", the server requests none.
 //!
 //! This measurement uses an agent as the server, with `client-cert = "preferred"` for "7.2", and
 //! with `client-cert = "none"` for the other columns. The client presents a certificate on request.
@@ -129,15 +129,15 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
     let columns = [
         "open connections",
         "7.1, ms",
-        "tacit, client-cert none, us",
+        "tacit: CPU time with client-cert none, us",
         "7.2, ms",
-        "tacit, client-cert preferred, us",
-        "tacit, client-cert preferred, no chain cache, us",
+        "tacit: CPU time with client-cert preferred, us",
+        "tacit: CPU time with client-cert preferred, without the chain cache, us",
         "delta (7.2 - 7.1), ms",
-        "delta (preferred - none), us",
-        "delta (preferred, no chain cache - none), us",
+        "delta of CPU time (preferred - none), us",
+        "delta of CPU time (preferred without the chain cache - none), us",
         "7.2+CCC_NONE, ms",
-        "tacit, client-cert none, second measurement, us",
+        "tacit: CPU time with client-cert none, second measurement, us",
     ];
     let title = "CPU time of the TLS server for a new connection";
     let mut table = PaperTable::new("connection-cpu", title, &columns);
@@ -165,10 +165,12 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
     let mut sheet = PaperSheet {
         key: "zvm",
         title: "verification of client certificates by the z/VM SSL server",
-        method: "600 connections, opened one after another, in steps of 120; TLS 1.3 with full \
-                 handshakes. Published: z/VM 7.1 and 7.2, ECDHE-RSA with AES-128. Measured: the \
-                 CPU time of the agent that accepts TLS, with client-cert none or preferred"
-            .to_owned(),
+        method:
+            "The client opens 600 connections, one after another. The CPU time is measured for \
+                 every 120 connections. Published: z/VM 7.1 and 7.2, ECDHE-RSA with AES-128. \
+                 Measured: the agent that accepts TLS, with client-cert set to none or preferred. \
+                 The measured handshakes are full TLS 1.3 handshakes"
+                .to_owned(),
         tables: vec![table],
         charts: charts(samples),
         notes: Vec::new(),

@@ -5,7 +5,7 @@
 //! table inet tacit                    flags owner, persist if the kernel supports them
 //!   maps tcp4_N tcp6_N udp4_N udp6_N  address range . port range -> accept, or go to a chain
 //!   sets count_tcp4_N ...             address range . port range, with a counter (`counted.rs`)
-//!   chains section_N                  look up the destination in the maps N
+//!   chains section_N                  look up the destination in the maps with this number N
 //!   sets in4 in6                      local ports whose incoming connections are captured
 //!   map nameports                     protocol . port range -> group of ports (see `named.rs`)
 //!   sets named4 named6                address . group of ports: addresses of DNS names
@@ -30,8 +30,8 @@
 //! kernel may not find all elements of the new table. So a second table with the same contents,
 //! `inet tacit-new`, checks all packets too.
 //!
-//! If the process that installed the table ends, its [`Lifetime`] decides whether the table
-//! remains. A remaining table refuses the flows that it would otherwise send to the agent.
+//! If the process that installed the table ends, the [`Lifetime`] of the table decides whether the
+//! table remains. A remaining table refuses the flows that it would otherwise send to the agent.
 //!
 //! Limits: [`HOST_RANGES_MAX`] ranges without counters, and the same number with counters;
 //! [`HOST_CHECKS_MAX`] combinations of users, groups and control groups; [`NAMED_ADDRESSES_MAX`]
