@@ -22,13 +22,13 @@ Several files form one policy. Jobs, users and key rings of z/OS have other name
 map file (--map) translates them; the command prints each line that you must add to this file. The
 command reports every difference in behaviour as `changed`. After an error it writes no policy.")]
 pub(super) struct AttlsArgs {
-    /// AT-TLS policy files, or a configuration file (main or image) that lists these files
+    /// AT-TLS policy files, or a main or image file of the z/OS Policy Agent that lists these files
     #[arg(required_unless_present = "ipsec", value_name = "FILE")]
     files: Vec<String>,
     /// File of IP filter rules, which are evaluated before TLS rules; may be repeated
     #[arg(long, value_name = "FILE")]
     ipsec: Vec<String>,
-    /// Directory that is prepended to the paths in main and image configuration files
+    /// Directory to prepend to the paths in main and image files of the Policy Agent
     #[arg(long, value_name = "DIR")]
     root: Option<String>,
     /// Map file: translates job names, user IDs and key rings to names on this host

@@ -153,8 +153,7 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
     sheet.note(
         "this measurement uses no MQ: to start a channel, it opens a connection and sends one byte \
          in each direction. MQ does much more work to start a channel, so TLS is a smaller part of \
-         this work. For this reason, TLS lowers the published rate of starts less than the \
-         measured rate",
+         the work of MQ, and lowers the published rate less than the measured rate",
     );
     sheet
 }
