@@ -112,7 +112,7 @@ pub fn crl(input: &[u8]) {
     let warnings = credentials::crl_warnings("[trust.fuzz]", Revocation::Hard, &crls, &[], now);
     let issuers = crls.iter().map(|crl| &crl.facts.issuer);
     for text in warnings.iter().chain(issuers) {
-        assert!(!text.contains(char::is_control), "control characters: {text:?}");
+        assert!(!text.contains(char::is_control), "the text contains control characters: {text:?}");
     }
 }
 

@@ -26,8 +26,8 @@ Examples:
   tacit check --json policy.toml
   tacit import stunnel stunnel.conf | tacit check -")]
 pub struct CheckArgs {
-    /// The policy file; `-` is standard input, with file names relative to the current directory
-    /// [default: $TACIT_POLICY]
+    /// The policy file, or `-` for standard input: then file names in the policy are relative to
+    /// the current directory [default: $TACIT_POLICY]
     file: Option<PathBuf>,
     /// Print diagnostics as JSON
     #[arg(long)]

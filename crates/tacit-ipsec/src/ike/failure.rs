@@ -91,8 +91,8 @@ impl IkeFailure {
             ),
             notify::TS_UNACCEPTABLE => (
                 FailureSide::Both,
-                "the peer has no tunnel for the addresses, protocols and ports of the rule, or \
-                 cannot install this tunnel; read the peer's log",
+                "the peer does not accept a tunnel for the addresses, protocols and ports of the \
+                 rule, or cannot install the tunnel; read the peer's log",
             ),
             notify::INVALID_MAJOR_VERSION => {
                 (FailureSide::Peer, "enable IKEv2 on the peer; tacit does not support IKEv1")

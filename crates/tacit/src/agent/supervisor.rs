@@ -2,24 +2,25 @@
 //!
 //! An agent in its sandbox cannot start programs. When the agent requests a restart, the supervisor
 //! starts a successor from the current program file. The supervisor holds no keys, reads no policy
-//! and opens no port. The supervisor forwards signals to the newest agent.
+//! and opens no port. The supervisor forwards SIGHUP (reload) to the newest agent. On SIGTERM or
+//! SIGINT, it ends all its agents. On SIGUSR2, it starts a successor.
 //!
 //! ```text
 //!   tacit agent (supervisor) ──starts──> tacit agent ──"ready", "restart"──> supervisor
 //! ```
 //!
-//! If a successor fails before it serves, the supervisor reports the reason to the serving agent.
-//! If the predecessor no longer accepts connections at that time, the supervisor starts another
-//! agent, as after a crash.
+//! If a successor fails while the old agent still accepts connections, the supervisor reports the
+//! reason to the old agent. If the old agent no longer accepts connections, the supervisor starts
+//! another agent, as after a crash.
+//!
+//! If an agent crashes, the supervisor starts another agent one second later. After more than
+//! `CRASHES_MAX` crashes in one minute, the supervisor starts no further agent. If another process
+//! kills the only agent, the supervisor ends. If it kills the serving agent while an older agent
+//! still drains, the supervisor starts another agent, as after a crash.
 //!
 //! The supervisor of a private agent (an agent for one run) is a fork of the launcher `tacit run`.
-//! This supervisor ignores signals. When the run ends, its agents end, and then this supervisor
-//! ends.
-//!
-//! If an agent crashes, the supervisor starts another agent one second later. After `CRASHES_MAX`
-//! crashes in one minute, the supervisor ends. The supervisor also ends if another process kills
-//! the agent. But while a predecessor of the killed agent still drains, the supervisor does not
-//! end: it starts another agent, as after a crash.
+//! This supervisor ignores SIGHUP, SIGTERM and SIGINT, and does not replace an agent that crashes.
+//! When the run ends, its agents end, and then this supervisor ends.
 //!
 //! The command `tacit agent --no-supervisor` starts an agent without a supervisor. `tacit restart`
 //! cannot restart this agent.

@@ -167,9 +167,9 @@ impl RunSockets {
         };
         if !counts.contains(&count) {
             let text = format!(
-                "the agent received {count} sockets from the launcher (`tacit run`) instead of 8 \
-                 (or 13 with IPv6), probably because the agent's limit of open files is too low: \
-                 raise this limit"
+                "the agent received {count} sockets from the launcher (`tacit run`), but needs 8, \
+                 or 13 with IPv6. The agent's limit of open files is probably too low: raise this \
+                 limit"
             );
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }

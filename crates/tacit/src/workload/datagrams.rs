@@ -62,7 +62,8 @@ struct DatagramClientArgs {
     /// Duration of the measurement
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     seconds: Duration,
-    /// Retry the first request for this long [default: 30s; the first refusal ends the client]
+    /// Retry the first request for this long. Without this option, retry for 30s, and end if the
+    /// server's host refuses the request
     #[arg(long, value_name = "TIME", value_parser = time)]
     wait: Option<Duration>,
     #[command(flatten)]

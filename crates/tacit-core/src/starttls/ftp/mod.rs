@@ -9,9 +9,9 @@
 //!   PORT, EPRT     tacit accepts the server's data connection, and opens one to the client
 //! ```
 //!
-//! See RFC 959, 2228, 2428 and 4217. The exchanges of other protocols end when TLS begins, or
-//! soon after. The FTP exchange continues under TLS, because FTP announces each data connection on
-//! the control connection.
+//! See RFC 959, 2228, 2428 and 4217. For other protocols, tacit stops parsing when TLS begins, or
+//! soon after. For FTP, tacit continues to parse under TLS, because FTP announces each data
+//! connection on the control connection.
 //!
 //! tacit forwards a command only after the final reply to the previous command. So the replies stay
 //! in order. During a transfer, tacit forwards ABOR, NOOP, QUIT and STAT immediately.

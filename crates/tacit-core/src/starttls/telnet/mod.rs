@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   server ── IAC DO START_TLS ──────────────────> client
-//!   server <─ IAC WILL START_TLS ───────────────── client    WONT: in clear, or rejected
+//!   server <─ IAC WILL START_TLS ───────────────── client
 //!   server ── IAC SB START_TLS FOLLOWS IAC SE ───> client
 //!   server <─ IAC SB START_TLS FOLLOWS IAC SE ──── client
 //!   server ══ then the TLS handshake begins ══════ client
@@ -12,9 +12,12 @@
 //! Before TLS, tacit reads no input from the program. When TLS has begun, both ends negotiate all
 //! Telnet options again, and tacit relays the options without parsing them.
 //!
-//! As a server, tacit stores the input that the client sends before TLS. If the connection stays in
-//! clear, the program gets this input. If TLS begins, tacit drops this input. As a client, tacit
-//! refuses all other options that the server offers before TLS, and rejects text before START_TLS.
+//! As a server, tacit stores the input that the client sends before TLS. If TLS begins, tacit drops
+//! this input. If the client answers WONT, it declines TLS. Then the connection stays in clear, and
+//! the program gets the input. If the rule requires TLS, tacit rejects the connection instead.
+//!
+//! As a client, tacit refuses all other options that the server offers before TLS, and rejects text
+//! before START_TLS.
 
 use super::machine::{ExchangeBuffers, ProtocolMachine, StarttlsError, StarttlsStep, shown};
 use super::side::StarttlsSide;

@@ -1,6 +1,6 @@
 //! Serves one stream from the link server of another kernel (the *remote server*). The runs of the
 //! remote kernel have no network, so this link server opens sockets in its own network for them.
-//! The frames of the stream contain one request, and then the bytes of one socket.
+//! Each stream begins with one request:
 //!
 //! ```text
 //!   Hello ──> session, until the stream ends or is silent for ALIVE_WAIT_MAX
@@ -13,9 +13,8 @@
 //! number of a client that has connected to a bound socket. The remote server opens a stream for
 //! this client, and sends the ticket in `Take`.
 //!
-//! When a session ends, this server closes the sockets of the session. When a new policy denies a
-//! socket, this server closes the socket. In both cases, it also closes sockets that it is still
-//! opening.
+//! When a session ends, this server closes all sockets of the session. When a new policy denies a
+//! socket, this server closes the socket, even if the socket is still connecting.
 //!
 //! The limits are in `mod.rs` and `tickets.rs`.
 

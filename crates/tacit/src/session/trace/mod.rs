@@ -6,9 +6,9 @@
 //!   handshake ── lines of the key log ──────> queue ──────┘           └──> key log
 //! ```
 //!
-//! A worker never waits for a trace: if the queue is full, bytes are dropped and counted. Without a
-//! trace, a worker only reads a flag. The thread `trace` writes to descriptors that the command
-//! `tacit trace` has opened.
+//! A worker never waits for a trace. If the queue is full, the worker drops the copy and counts it;
+//! the connection loses nothing. Without a trace, a worker only reads a flag. The thread `trace`
+//! writes to descriptors that the command `tacit trace` has opened.
 //!
 //! If a connection is already open, its trace begins in the middle of the stream. The key log has
 //! only the keys of handshakes after the start of the trace.

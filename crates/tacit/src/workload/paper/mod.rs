@@ -2,13 +2,22 @@
 //! command prints the tables of the papers, with the measured figures beside the published figures.
 //!
 //! ```text
-//! stage.rs      namespaces, directory and processes     session.rs  runs a program on one path
-//! agents.rs     a server, and two agents for TLS        cell.rs     samples and table cells
-//! paths.rs      networks for programs                   sheet.rs    text, JSON and HTML
-//! drawn.rs      random loads from a seed  forecast.rs  forecasts for random loads
-//! aims.rs       the aims for an engine    joint.rs     connects client and server for ipsec.rs
-//! lfp_sockets.rs  short and idle connections
-//! ztpf.rs, mq.rs, zvm.rs, lfp.rs, ipsec.rs    one paper each
+//! ztpf.rs, mq.rs, zvm.rs, lfp.rs, ipsec.rs     repeat the measurements of one paper each
+//!
+//! stage.rs        creates the namespaces, and starts processes
+//! agents.rs       starts a server, and two agents that use TLS
+//! session.rs      measures a program, and the processes that relay its bytes
+//! cell.rs         collects the samples of each table cell
+//! sheet.rs        writes the tables as text, JSON and HTML
+//!
+//! paths.rs        for lfp.rs: sets up the network paths that are compared
+//! lfp_sockets.rs  for lfp.rs: measures short connections and idle connections
+//!
+//! joint.rs        for ipsec.rs: connects client and server
+//! drawn.rs        for ipsec.rs: defines the traffic, and generates random traffic from a seed
+//! aims.rs         for ipsec.rs: compares the aims of this project with measurements
+//! calibration.rs  for ipsec.rs: measures how an engine changes the CPU time of packets
+//! forecast.rs     for ipsec.rs: checks how accurate the forecasts of `tacit project` are
 //! ```
 //!
 //! The measurements use the commands of tacit itself, and other installed programs. If a table cell
@@ -113,8 +122,8 @@ pub(super) struct PaperArgs {
 /// The papers that the argument `PAPER` can select.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum PaperChoice {
-    /// z/TPF: messages per second with an older and a newer TLS library, and before and after a
-    /// change of a shared lock
+    /// z/TPF: messages per second with an older and a newer TLS library, and with a lock for all
+    /// calls or only for calls that write
     Ztpf,
     /// MQ for z/OS: CPU time to start and stop a channel with TLS, and round trips of messages
     Mq,

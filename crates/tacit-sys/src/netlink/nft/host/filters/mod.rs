@@ -16,18 +16,18 @@
 //! chain `output` calls `filter_out` before `output` looks up the destination. The chain
 //! `rewritten` calls `filter_out` if NAT has changed the destination.
 //!
-//! The set `filter_windows` contains `when` conditions of policy rules. If a rule permits packets,
-//! its condition is in the set while the condition is true. If a rule denies packets, its condition
-//! is in the set while the condition is false. The kernel removes a condition when its value
-//! changes. So a permission ends on time, and a denial begins on time, even if the agent does not
-//! run.
+//! The set `filter_windows` contains `when` conditions of policy rules. The kernel removes a
+//! condition at a given time, even if the agent does not run. The removal must always make the
+//! policy stricter: it ends a permission, or it begins a denial. So the set contains the condition
+//! of a permitting rule while the condition is true. The set contains the condition of a denying
+//! rule while the condition is false.
 //!
-//! A packet returns to the calling chain if no group has an entry for the packet. A packet also
-//! returns if a policy rule for flows decides about the packet. If an entry permits a packet, the
-//! kernel accepts the packet, and no later nftables rule captures or refuses the packet.
+//! If an entry permits a packet, the kernel accepts the packet, and no later nftables rule captures
+//! or refuses the packet. If no group has an entry for the packet, the packet returns to the
+//! calling chain. It also returns if its entry leaves the decision to a policy rule for flows.
 //!
-//! These nftables rules never deny packets of the agent, which have a fwmark, user and socket of
-//! the agent.
+//! The nftables rules never deny packets of the agent. They recognise these packets by fwmark,
+//! socket or user. Received fragments are an exception: they do not show their socket.
 
 mod groups;
 
