@@ -85,9 +85,9 @@ impl Answer {
              keeps its measured share of the kernel's CPU time",
         );
         assume(
-            "the projection does not change the CPU time of work that belongs to no rule. The row \
-             `uncaptured` is CPU time for which the agent does not know the work. The projection \
-             changes the row `uncaptured` by the same factor as the sum of the other rows",
+            "the projection does not change the CPU time of the agent's own work and of removed \
+             rules. The row `uncaptured` is CPU time for which the agent does not know the work. \
+             This row changes by the same factor as the sum of the other rows",
         );
         if question.scale != 1.0 {
             assume(

@@ -2,12 +2,13 @@
 //! set of packets whose fields are in certain ranges. The areas of one layer never overlap. The
 //! areas of one group restrict the same fields, so the kernel can search a group with one lookup.
 //!
-//! Two areas overlap if their ranges overlap in each field that both areas restrict. An area is in
-//! a later layer than all earlier areas that overlap with it. The kernel searches the layers in
-//! order. So the first match belongs to the first matching rule.
+//! Two areas overlap if their ranges overlap in each field that both areas restrict. The areas are
+//! added in the order of their rules. Each area is put into a later layer than the areas that it
+//! overlaps. The kernel searches the layers in order. So the first match belongs to the first
+//! matching rule.
 //!
-//! If all ranges are single values, a hash table finds the earlier areas. Otherwise, the search
-//! begins with the field in which the new area overlaps with the fewest earlier areas.
+//! If all ranges are single values, a hash table finds the areas that overlap with a new area.
+//! Otherwise, a [`RangeIndex`] finds them.
 
 use std::collections::{BTreeMap, HashMap};
 
