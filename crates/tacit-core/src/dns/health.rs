@@ -1,9 +1,9 @@
 //! Records which DNS servers do not answer.
 //!
-//! A server becomes *suspected* if the client later queries another server, and the other server
-//! answers first. A server becomes *failing* and suspected if it does not answer within its
-//! timeout, or if the network returns an error. When a server answers, it is no longer suspected or
-//! failing.
+//! If a server is slow, the client also queries the next server. If the next server answers first,
+//! the slow server becomes *suspected*. A server becomes *failing* and suspected if it does not
+//! answer within its timeout, or if the network returns an error. When a server answers, it is no
+//! longer suspected or failing.
 //!
 //! Limits: a server stays suspected for [`SUSPECTED_FOR`]; at most [`SERVERS_MAX`] servers are
 //! tracked.

@@ -7,15 +7,15 @@
 //!
 //! 1. Adapt the CPU time of each rule to its new settings. For example, a change to `permit`
 //!    removes the CPU time of handshakes and encryption.
-//! 2. If there will be engines, multiply the CPU time of packets that were processed without an
-//!    engine by [`ProjectionRequest::packet_factor`]. Engines process packets in batches of another
-//!    size, so the CPU time for a packet is different.
+//! 2. If there will be engines, they will process the packets of tunnels. Engines process packets
+//!    in batches of another size, so the CPU time for a packet is different. Multiply the CPU time
+//!    that was measured without engines by [`ProjectionRequest::packet_factor`].
 //! 3. Scale the CPU time of rules and packets with the traffic. The CPU time of the agent's own
 //!    work does not change.
 //! 4. If the number of engines is given, divide all eligible work between engines and other CPUs
 //!    ([`land`]).
 //! 5. Some CPU time of the agent was not assigned to rules, own work or packets. Scale this CPU
-//!    time by the same factor as the sum of the assigned CPU time.
+//!    time by the factor by which the assigned CPU time has changed.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -11,8 +11,8 @@
 //!   }
 //! ```
 //!
-//! This module does not know the keywords, so it can parse all files of the Policy Agent. The value
-//! of a statement is the rest of its line, up to a `#` after a blank.
+//! This module does not know the keywords, so it can parse all files of the z/OS Policy Agent. The
+//! value of a statement is the rest of its line, up to a `#` after a blank.
 //!
 //! Limits: [`DEPTH_MAX`] nested blocks; [`NODES_MAX`] statements.
 

@@ -217,8 +217,8 @@ fn server(
             "service `{name}` has several targets: tacit checks that the certificate of each \
              target contains the host name of this target"
         );
-        let fix = "if all targets have the same certificate, set checkHost = NAME, a host name \
-                   in this certificate";
+        let fix = "if all targets have the same certificate, set checkHost to a host name in \
+                   this certificate";
         findings.changed(&service.section.at, message, fix);
     }
     Some(keys)
@@ -370,8 +370,11 @@ fn identity(
         } else {
             continue;
         };
-        let message =
-            format!("`{option} = {value}` is not PEM", option = entry.name, value = entry.value);
+        let message = format!(
+            "`{option} = {value}` is not a PEM file",
+            option = entry.name,
+            value = entry.value
+        );
         findings.error(&entry.at, message, fix);
         return None;
     }

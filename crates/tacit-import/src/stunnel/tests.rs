@@ -251,8 +251,8 @@ fn what_a_rule_cannot_say_stops_the_import() {
         ("options = NO_TLSv9", 5, "`options`: OpenSSL has no option `NO_TLSv9`"),
         ("options = -0x4", 5, "`options`: OpenSSL has no option `0x4`"),
         ("options = no_ssl_mask", 5, no_version),
-        ("cert = pkcs11:token=a", 5, "`cert = pkcs11:token=a` is not PEM"),
-        ("cert = /c.p12", 5, "`cert = /c.p12` is not PEM"),
+        ("cert = pkcs11:token=a", 5, "`cert = pkcs11:token=a` is not a PEM file"),
+        ("cert = /c.p12", 5, "`cert = /c.p12` is not a PEM file"),
         (
             "socket = a:SO_BINDTODEVICE=lo",
             5,

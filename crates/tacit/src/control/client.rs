@@ -71,14 +71,17 @@ impl fmt::Display for ClientError {
                 path.display()
             ),
             Self::OnlyPrivate(path, private) => {
-                let (private_agents, one_agent) = match private.len() {
-                    1 => ("the private agent of a run", "this private agent"),
-                    _ => ("the private agents of several runs", "one of these private agents"),
+                let (private_agents, fix) = match private.len() {
+                    1 => ("the private agent of a run", "set --control to its control socket"),
+                    _ => (
+                        "the private agents of several runs",
+                        "set --control to the control socket of one of these agents",
+                    ),
                 };
                 write!(
                     f,
                     "no agent answers at {}; tacit found {private_agents}\n    \
-                     fix: set --control to the control socket of {one_agent}:",
+                     fix: {fix}:",
                     path.display()
                 )?;
                 private.iter().try_for_each(|agent| write!(f, "\n        {agent}"))

@@ -1,12 +1,14 @@
 //! Measures the CPU time of a thread, by rule and by component, such as handshake or encryption.
 //!
+//! A *turn* is the work for one rule until the thread waits or starts work for another rule. These
+//! functions mark the turns of a thread, and the components of each turn:
+//!
 //! ```text
-//!   wakes ─ turn(account) ─ switch(Seal) ─ switch(Send) ─ end of turn ─ ... ─ waits
+//!   wakes() ─ turn(rule's account) ─ switch(Seal) ─ switch(Send) ─ turn ends ─ ... ─ waits()
 //! ```
 //!
-//! A *turn* is the work for one rule until the thread waits or starts work for another rule. A
-//! relay reads four timestamps for each message: when its thread wakes, after reading, after
-//! cryptography, and after writing. The time between two turns is charged to the second turn.
+//! A relay reads four timestamps for each message: when its thread wakes, after reading, after
+//! cryptography, and after writing. The time between two turns counts as time of the second turn.
 //!
 //! A thread first collects its times in a *window*. At the end of the window, the times are added
 //! to the accounts of the ledger, where other threads can read them. The window ends after

@@ -8,10 +8,11 @@
 //! ```
 //!
 //! At any time, one of the two epoll instances contains all sockets. When the load crosses a limit
-//! of [`SpillLimits`], all sockets move to the other epoll instance. A mutex protects the
-//! [`InboundHalf`]. Before a thread releases the mutex, the thread writes all packets that it has
-//! received. So packets keep their order while the sockets move, even if both threads have an epoll
-//! event of the same socket.
+//! of [`SpillLimits`], all sockets move to the other epoll instance.
+//!
+//! Packets keep their order while the sockets move. A mutex protects the [`InboundHalf`], so only
+//! one thread receives packets at a time. Before a thread releases the mutex, the thread writes all
+//! packets that it has received.
 
 use std::collections::HashMap;
 use std::io;

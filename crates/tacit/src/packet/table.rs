@@ -1,5 +1,6 @@
-//! Defines [`TunnelTable`], which stores the tunnels for one direction, inbound or outbound. Both
-//! tables find a tunnel by its inbound SPI, because no two tunnels have the same inbound SPI.
+//! Defines [`TunnelTable`], which stores tunnels for one direction. One table is for inbound
+//! packets, and another table is for outbound packets. Both tables find a tunnel by its inbound
+//! SPI, because no two tunnels have the same inbound SPI.
 
 use std::collections::HashMap;
 

@@ -126,8 +126,8 @@ fn engines_in_use(costs: &MeasuredCosts, assumptions: &mut Vec<String>) -> Optio
     let engines = (1..costs.cpus).find(|&count| f64::from(count) * 100.0 >= percent)?;
     (percent > 0.0).then(|| {
         assumptions.push(format!(
-            "the projection uses {engines} engines: fewer engines could not do the work of engines \
-             in the measurement. To set another number, use --engines"
+            "the projection assumes {engines} engines, the smallest number that can do the work of \
+             the measured engines. To set another number, use --engines"
         ));
         engines
     })

@@ -3,7 +3,7 @@
 //!
 //! The module reads a ledger from the agent's control socket, which `tacit show costs` also uses.
 //! The module reads the ledger before a measurement starts its clocks, and again after the
-//! measurement stops the clocks. So these queries do not add to the measured CPU time.
+//! measurement stops the clocks. So these readings do not add to the measured CPU time.
 
 use std::io;
 use std::os::fd::AsFd;

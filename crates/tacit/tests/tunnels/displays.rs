@@ -114,7 +114,7 @@ fn statistics_and_records_of_intervals_have_the_packets_of_tunnels() {
     assert_eq!(packets["threads"][0]["thread"], "tacit-packet");
     assert_eq!(packets["threads"][0]["by"], "general");
     assert!(packets["queue-bytes-max"].as_u64().unwrap() > 0);
-    let moved = "the thread tacit-receive took over from the engine 0 times";
+    let moved = "the thread tacit-receive took over from the thread tacit-packet 0 times";
     for part in ["BY", "general", "fragments: 0 received", "tacit-packet", moved] {
         assert!(text.contains(part), "{part}: {text}");
     }

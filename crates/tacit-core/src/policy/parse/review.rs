@@ -77,11 +77,10 @@ fn weaker_before_tls(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
         let stricter = &strict.name;
         let message = format!(
             "rule `{weaker}` does not verify servers, and comes before rule `{stricter}` in line \
-             {line}. Both rules match the same port. If a name matches both rules, tacit does not \
-             verify its server. If two names have the same address, tacit can distinguish the \
-             names only by an alias address: an address that tacit assigns to one name. Without \
-             an alias address, tacit applies rule `{stricter}` to both names, or refuses the \
-             connection"
+             {line}. Both rules match the same port. If a server's name matches both rules, tacit \
+             does not verify the server. If two names have the same address, tacit cannot always \
+             distinguish the names. Then tacit applies rule `{stricter}` to both names, or refuses \
+             the connection"
         );
         let fix = format!(
             "move rule `{weaker}` after `{stricter}`, or give the two rules different ports"

@@ -1,16 +1,13 @@
 //! Converts the policy rules for IPsec tunnels to routes and routing rules of the kernel.
 //!
 //! A routing rule of the kernel selects a routing table by protocol and ports, and the table
-//! selects a route by address. So this module converts the policy rules to groups. A group has one
-//! direction, one combination of protocol and ports, and a list of address prefixes behind one
-//! peer:
+//! selects a route by address. So this module converts the policy rules to *groups*. A group has
+//! one direction, one combination of protocol and ports, and the address prefixes behind one peer.
+//! The conversion has three steps:
 //!
-//! ```text
-//!   policy rules ──> cells: ranges of ports with the same policy rules (module `cells`)
-//!   in order           │  for each address of a cell, the first matching policy rule (`claims`)
-//!                      v
-//!                    groups: adjacent cells with the same addresses behind the same peer
-//! ```
+//! 1. Divide the ports into cells. The same policy rules apply to all ports of a cell (`cells`).
+//! 2. For each address of a cell, find the first policy rule that matches (`claims`).
+//! 3. Join adjacent cells that have the same addresses behind the same peer. The result is a group.
 //!
 //! Two groups of the same direction never match the same packet, so their order does not matter.
 //!
@@ -18,8 +15,8 @@
 //! conditions must not come before an `ipsec` rule that could match the same packets. `parse`
 //! rejects a policy with rules in this order.
 //!
-//! Limits: [`TUNNEL_GROUPS_MAX`] groups, [`TUNNEL_PREFIXES_MAX`] routes, and [`TUNNEL_RANGES_MAX`]
-//! address ranges behind one peer.
+//! Limits: [`TUNNEL_GROUPS_MAX`] groups for each IP version, [`TUNNEL_PREFIXES_MAX`] routes, and
+//! [`TUNNEL_RANGES_MAX`] address ranges behind one peer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -292,8 +289,8 @@ impl fmt::Display for TunnelLimit {
         match self {
             Self::Groups => write!(
                 f,
-                "the rules up to the last rule with `ipsec` need more than {TUNNEL_GROUPS_MAX} \
-                 combinations of protocol, ports and peer"
+                "the rules with `ipsec` and the rules before them contain more than \
+                 {TUNNEL_GROUPS_MAX} combinations of protocol, ports and peer"
             ),
             Self::Prefixes => {
                 write!(f, "the rules with `ipsec` need more than {TUNNEL_PREFIXES_MAX} routes")

@@ -207,7 +207,7 @@ fn packet_threads(packets: &PacketEnginesDisplay, width: TextWidth) -> String {
     let threads = table(&packets.threads, &COLUMNS, width.without(&["CLASS", "NICE"]));
     let end = format!(
         "(receive queue: {queue_bytes} of {queue_bytes_max} bytes, {queue_drops} datagrams \
-         dropped; the thread tacit-receive took over from the engine {spills} times)\n"
+         dropped; the thread tacit-receive took over from the thread tacit-packet {spills} times)\n"
     );
     format!("\n{threads}{}", width.prose(&end))
 }

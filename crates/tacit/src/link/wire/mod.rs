@@ -3,14 +3,15 @@
 //! vsock, without TLS.
 //!
 //! ```text
-//!   handshake    mutual TLS: both sides present certificates
-//!   LinkStream   frames, in TLS records or in clear
-//!   transfer     a TCP socket  <──> Data, End, Reset
-//!   datagrams    a UDP socket  <──> Datagram, Notice
+//!   handshake    does the TLS handshake; both hosts send a certificate
+//!   LinkStream   reads and writes frames, in TLS records or in clear
+//!   transfer     moves bytes:      TCP socket <──> frames Data, End, Reset
+//!   datagrams    moves datagrams:  UDP socket <──> frames Datagram, Notice
 //! ```
 //!
-//! A stream stores only bytes that it cannot write yet: at most one batch of frames in each
-//! direction, and the beginning of the next frame (`bulk`).
+//! Limits: if a write blocks, the stream stores the bytes that are left, at most one batch of
+//! frames in each direction. The stream also stores the beginning of the next frame that it
+//! receives (`bulk`).
 
 mod bulk;
 pub(super) mod datagrams;

@@ -61,7 +61,7 @@ impl TraceEndReason {
             Self::MaxBytes => "the trace reached --max-bytes",
             Self::WriteFailed => "the agent cannot write to a file of the trace",
             Self::Policy => "the agent installed a policy with `trace = false`",
-            Self::Restart => "a restart replaced the agent, and this ended the trace",
+            Self::Restart => "the trace ended, because a restart replaced the agent",
             Self::AgentEnded => "the agent has ended",
         }
     }

@@ -3,18 +3,18 @@
 //! module also logs and counts these connections.
 //!
 //! ```text
-//!   helper ── question ──> judge ── the rule permits, path = "auto" ──> new socket ──> helper
-//!          ── started ───> record in the table of connections
-//!   kernel ── socket destroyed, with its counters ──> end of the record
+//!   helper ── may the program connect? ──> `judge` ── yes, path = "auto" ──> socket ──> helper
+//!          ── the program has the socket ──> the agent records the connection
+//!   kernel ── the socket is destroyed; its byte counters ──> the record ends
 //! ```
 //!
 //! The agent keeps no duplicate of the socket. A duplicate would keep the connection open after the
 //! program has closed its socket. So the agent gets the byte counters from the kernel
 //! (`sock_diag`).
 //!
-//! Limits: at most `judge::PENDING_MAX` sockets wait for a result from the helper. The kernel may
-//! report a destroyed socket before the agent knows the connection of this socket. The agent stores
-//! at most `early::UNKNOWN_MAX` of these reports.
+//! Limits: for at most `judge::PENDING_MAX` sockets, the agent waits for a link, or for a result
+//! from the helper. The kernel may report that a socket is destroyed before the agent knows this
+//! socket. The agent stores at most `early::UNKNOWN_MAX` of these reports.
 
 mod early;
 mod judge;

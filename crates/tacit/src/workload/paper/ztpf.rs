@@ -1,7 +1,8 @@
 //! Repeats the measurements of a paper about z/TPF, a mainframe operating system (see
 //! `docs/papers.md`). The paper compares the messages per second of an older and a newer TLS
-//! library. The paper also compares a shared lock before and after a change. Before the change, all
-//! calls take the lock. After the change, only calls that write take the lock.
+//! library. The paper also measures a lock that socket calls share, before and after a change.
+//! Before the change, all socket calls take the lock. After the change, calls that only read shared
+//! data do not take the lock.
 //!
 //! In the paper, client and server run in two partitions with one CPU each. Here, the client and
 //! its proxy share one CPU, and the server and its proxy share another CPU.
@@ -58,11 +59,15 @@ pub(super) fn measure(stage: &Stage, locks: &LockFiles) -> PaperSheet {
         title: "z/TPF communications security enhancements",
         method: format!(
             "10 connections; each connection waits for the reply before it sends the next \
-             request. Requests and replies have the same size. Published: OpenSSL 0.9.7 and 1.0.2, \
-             TLS 1.0, AES128-SHA, one CPU for each side. Measured here: tacit takes the place of \
-             the newer library, with TLS 1.3 and AES-128-GCM. {library} in stunnel takes the place \
-             of the older library, with TLS 1.2, AES-128-CBC and HMAC-SHA-1. CPUs: {placement}",
-            placement = if cpus > 1 { "one CPU for each side" } else { "one CPU for both sides" }
+             request. Requests and replies have the same size. Published: OpenSSL 0.9.7 (older) \
+             and 1.0.2 (newer), TLS 1.0, AES128-SHA; client and server have one CPU each. Measured \
+             here: tacit takes the place of the newer library, with TLS 1.3 and AES-128-GCM. \
+             {library} in stunnel takes the place of the older library, with TLS 1.2, AES-128-CBC \
+             and HMAC-SHA-1. CPUs: {placement}",
+            placement = match cpus {
+                0 | 1 => "one for all processes",
+                _ => "one for the client and its proxy, another for the server and its proxy",
+            }
         ),
         tables: vec![engine_table(&samples), lock_table(locks)],
         ..PaperSheet::default()
@@ -123,7 +128,7 @@ impl Run<'_> {
             Some((rate, utilisation)) => {
                 Ok(vec![(RATE.to_owned(), rate), (UTILISATION.to_owned(), utilisation)])
             }
-            None => Err(Gap::failed("the report has no rate or no CPU time")),
+            None => Err(Gap::failed("the rate or the CPU time is missing in the report")),
         }
     }
 }
@@ -250,8 +255,8 @@ fn lock_table(files: &LockFiles) -> PaperTable {
         "throughput +%",
         "spinning -%",
     ];
-    let title = "A shared lock, before and after a change. Before the change, all calls take the \
-                 lock. After the change, only calls that write take the lock";
+    let title = "A lock that socket calls share. Before a change, all socket calls take the lock. \
+                 After the change, calls that only read shared data do not take the lock";
     let mut table = PaperTable::new("lock", title, &columns);
     for (cpus, row) in LOCKS {
         let cells = row.map(PaperCell::Published);
