@@ -4,7 +4,7 @@
 //! ```text
 //! agent                                                   signer
 //!   reload, start: Client::load ── control ─────────────> serve: reads files, keeps keys
-//!   data-0, data-1, engine-0 … ── channels ─────────────> a thread for each: checks, signs
+//!   data-0, data-1, engine-0 … ── channels ─────────────> a thread for each channel: signs
 //! ```
 //!
 //! The agent starts its signer when the first key is loaded. A thread of the agent has one channel

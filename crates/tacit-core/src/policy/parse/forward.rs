@@ -139,7 +139,7 @@ fn mode(value: &TomlValue<'_>) -> Option<u32> {
     let number = octal.then(|| u32::from_str_radix(text, 8).ok()).flatten();
     let mode = number.filter(|mode| *mode <= 0o777);
     if mode.is_none() {
-        let message = format!("`unix-mode` cannot be `{text}`: these are not permission bits");
+        let message = format!("`unix-mode` cannot be `{text}`: only permission bits are allowed");
         value.error(message, "write an octal number from \"0000\" to \"0777\", such as \"0660\"");
     }
     mode
