@@ -53,8 +53,8 @@ fn bridges() -> Finding {
     let is_on = |name: &&str| read(&file(name)).as_deref() == Some("1");
     let on: Vec<_> = names.into_iter().filter(is_on).collect();
     let note = if on.is_empty() {
-        "br_netfilter is off: with `[host] forwarded`, containers can use UDP, and containers on \
-         the same bridge can connect to each other"
+        "br_netfilter is off. So tacit does not disturb traffic between containers on the same \
+         bridge, and with `[host] forwarded` containers can use UDP"
             .to_owned()
     } else {
         format!(

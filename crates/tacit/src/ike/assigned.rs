@@ -1,10 +1,10 @@
 //! Handles the addresses that a peer assigns to a run (a program under `tacit run`). Decides
 //! whether the run accepts these addresses.
 //!
-//! A run rejects an address in `alias-ranges`, because DNS names use these addresses. A run also
-//! rejects an address that the host, another tunnel, a peer or a rule already uses. Otherwise,
-//! flows to this address would stay inside the run. A rule uses the addresses in its `remote`, and
-//! the addresses to which programs have resolved the names in its `remote`.
+//! A run rejects an address in `alias-ranges`, because tacit gives these addresses to DNS names. A
+//! run also rejects an address of the host, of another tunnel or of a peer, and an address that the
+//! `remote` of a rule contains. If `remote` is a name, these are the addresses to which programs
+//! have resolved the name. Without these checks, flows to the address would stay inside the run.
 //!
 //! If the run rejects an address, tacit closes the IKE connection and reports the reason. The
 //! module `runs` checks the address again when the addresses in use may have changed.
@@ -209,7 +209,7 @@ permit = true
             ("10.9.0.1", "an address of this host"),
             ("198.18.0.7", "an address in `alias-ranges`"),
             ("10.8.0.1", "in another tunnel"),
-            ("192.0.2.2", "the peer [ike.other]"),
+            ("192.0.2.2", "the peer in [ike.other]"),
             ("10.3.0.7", "`remote` of rule `far`"),
             ("10.4.0.9", "rule `database`"),
             ("10.5.6.7", "rule `database`"),

@@ -507,7 +507,7 @@ mod tests {
             (format!("{flow}at = \"now\"\n"), "4:6: error[invalid-value]: `at` is not a time"),
             (
                 format!("{flow}direction = \"inbound\"\n"),
-                "1:1: error[missing-key]: an inbound flow needs",
+                "1:1: error[missing-key]: a test of an inbound flow needs",
             ),
             (
                 format!("{flow}direction = \"outbound\"\nlisten = \"0.0.0.0:1\"\n"),

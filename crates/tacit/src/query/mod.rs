@@ -2,7 +2,7 @@
 //! which TLS or IPsec protection their own connections have.
 //!
 //! ```text
-//!   program ── query + descriptor ───> client.rs ──> find.rs ── finds the connection ──> record
+//!   program ── query + descriptor ───> client.rs ──> find.rs ── finds the connection
 //!           <──────── answer ────────────┘             └──── start, stop, rekey ──> relay
 //! ```
 //!

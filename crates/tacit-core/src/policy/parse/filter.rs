@@ -230,7 +230,7 @@ fn interfaces(table: &TomlTable<'_>, host: Option<&HostSettings>) -> Option<Vec<
         let of_class = known.into_iter().flatten().filter(|(_, other)| **other == class);
         let of_class: Vec<String> = of_class.map(|(name, _)| name.clone()).collect();
         if of_class.is_empty() && host.is_some() {
-            let message = format!("`classes` in [host] gives no interface the class {class}");
+            let message = format!("no interface in `classes` of [host] has class {class}");
             let fix =
                 format!("give an interface this class in [host]: classes = {{ eth0 = {class} }}");
             one.error_of(MessageId("unknown-name"), message, fix);

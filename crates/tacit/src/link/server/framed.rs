@@ -5,7 +5,7 @@
 //! ```text
 //!   Hello ──> session, until the stream ends or is silent for ALIVE_WAIT_MAX
 //!   Open  ──> policy rules ──> socket, connect ──> bytes of the socket
-//!         ──> bind ──> events, a ticket for each client
+//!   Open  ──> policy rules ──> socket, bind ──> events, a ticket for each client
 //!   Take  ──> bytes of the client
 //! ```
 //!

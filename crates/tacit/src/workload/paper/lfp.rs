@@ -249,12 +249,12 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
         title: "z/VSE Fast Path to Linux on System z",
         method: "One measurement transfers 1 GB (or `--file-size`) by FTP with curl and vsftpd, \
                  from a sparse file to /dev/null. The other measurement transfers three streams of \
-                 100 MB at the same time. Published: z10 EC, TCP/IP for VSE and LFP (Linux Fast \
-                 Path) under z/VM. Measured: a program in a network namespace, and a server of the \
-                 host. A TCP/IP stack in user space (slirp4netns, pasta), a veth pair, or tacit \
-                 (relay, handed, link over a UNIX socket, link over TLS on TCP) connects the \
-                 program to the server. The CPU time is the sum for the client, the server and \
-                 all processes between them"
+                 100 MB at the same time. The published figures are for TCP/IP for VSE and for LFP \
+                 (Linux Fast Path) on a z10 EC under z/VM. The measured figures are for a program \
+                 in a network namespace and a server of the host. They are connected by a TCP/IP \
+                 stack in user space (slirp4netns, pasta), by a veth pair, or by tacit (relay, \
+                 handed, link over a UNIX socket, link over TLS on TCP). The CPU time is the sum \
+                 for the client, the server and all processes between them"
             .to_owned(),
         tables: vec![
             table(samples, "rate", "Rate", RATE, 0, "MB/s"),

@@ -134,8 +134,8 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
         "tacit: CPU time with client-cert preferred, us",
         "tacit: CPU time with client-cert preferred, without the chain cache, us",
         "delta (7.2 - 7.1), ms",
-        "delta of CPU time (preferred - none), us",
-        "delta of CPU time (preferred without the chain cache - none), us",
+        "tacit: more CPU time with preferred than with none, us",
+        "tacit: more CPU time with preferred without the chain cache than with none, us",
         "7.2+CCC_NONE, ms",
         "tacit: CPU time with client-cert none, second measurement, us",
     ];

@@ -28,7 +28,7 @@ pub(in crate::workload) struct RampArgs {
     /// Connections to open in each step
     #[arg(long, value_name = "N", default_value = "500", value_parser = count(CONNECTIONS_MAX))]
     pub(super) step: usize,
-    /// Number of ramps for each address; each ramp opens all connections again
+    /// Number of ramps for each address. A ramp opens all connections, and closes them at its end
     #[arg(long, value_name = "N", default_value = "5", value_parser = count(RAMPS_MAX))]
     pub(super) ramps: usize,
     /// Connections to open at the same time

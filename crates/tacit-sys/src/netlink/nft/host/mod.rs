@@ -12,7 +12,7 @@
 //!   sets kept_* client_*              captured flows, and flows of clients (see `flows.rs`)
 //!   chain output                      marks packets that must be captured
 //!   chains forwarded forwarding       mark packets of containers, if they must be captured
-//!   chain strays                      marks packets if an earlier table captured their connection
+//!   chain strays                      marks packets if the replaced table captured their flow
 //!   chain rewritten                   refuses packets that NAT redirects to a captured address
 //!   filter_*                          filters of single packets (see `filters/mod.rs`)
 //!   chains capture refuse prohibit    the decisions to which the maps lead
