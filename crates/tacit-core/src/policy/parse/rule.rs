@@ -320,7 +320,7 @@ fn warn_of_unix_clients(table: &TomlTable<'_>, forward: &ForwardRule) {
             MessageId("no-effect"),
             position,
             message,
-            &format!("remove `{}`; `unix-mode` controls which users may connect", value.name),
+            format!("remove `{}`; `unix-mode` controls which users may connect", value.name),
         );
     }
 }

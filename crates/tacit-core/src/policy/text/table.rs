@@ -289,7 +289,7 @@ impl<'a> TomlValue<'a> {
         if text.is_empty() {
             self.error(
                 format!("`{key}` is empty", key = self.name),
-                &format!("write a value, or remove `{}`", self.name),
+                format!("write a value, or remove `{}`", self.name),
             );
             return None;
         }
