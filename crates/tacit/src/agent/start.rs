@@ -82,13 +82,7 @@ impl Agent {
         let Checked { policy, credentials, .. } = checked;
         let credentials =
             CredentialStore::new(credentials, keys, policy.agent.chain_cache.then(Arc::default));
-        let context =
-            BuildContext { credentials: &credentials.loaded, chains: credentials.chains.as_ref() };
-        let installed = Arc::new(build(policy, context).map_err(AgentError::Rule)?);
-        installed.mark_relays();
-        if !installed.policy.agent.accounting {
-            meter::turn_off();
-        }
+        let installed = install(policy, &credentials)?;
         let connections_max = connections_max(installed.limits(), descriptors, &log);
         let shared = shared(&installed, &options, table, connections_max, log).await?;
         let secret = supervisor.as_ref().and_then(Supervisor::secret);
@@ -251,6 +245,18 @@ impl Agent {
         let enrolment = self.runs.enrolment_mut();
         control.chain(self.listeners.all_mut()).chain(enrolment).chain(metrics)
     }
+}
+
+/// Makes a policy ready for connections.
+fn install(policy: Policy, credentials: &CredentialStore) -> Result<Arc<Live>, AgentError> {
+    let context =
+        BuildContext { credentials: &credentials.loaded, chains: credentials.chains.as_ref() };
+    let installed = Arc::new(build(policy, context).map_err(AgentError::Rule)?);
+    installed.mark_relays();
+    if !installed.policy.agent.accounting {
+        meter::turn_off();
+    }
+    Ok(installed)
 }
 
 /// Reads the policy that the options name. If the agent captures the host, the nftables rules
