@@ -4,11 +4,12 @@
 //! HAProxy's `proxy-protocol.txt`, section 2.2, defines the format:
 //!
 //! ```text
-//!  0          12        13          14      16
-//!  +----------+---------+-----------+-------+-------------------+------+
-//!  | magic    | version | family    | bytes | addresses:        | TLVs |
-//!  | 12 bytes | command | transport | after | 0, 12, 36 or 216  |      |
-//!  +----------+---------+-----------+-------+-------------------+------+
+//! at byte   field
+//!    0      a constant that marks the header (12 bytes)
+//!   12      version and command
+//!   13      address family and transport protocol
+//!   14      number of bytes that follow (2 bytes)
+//!   16      addresses (0, 12, 36 or 216 bytes), then TLVs (optional fields)
 //! ```
 //!
 //! [`parse`] fails at the first byte that cannot belong to a header. So a client without a header

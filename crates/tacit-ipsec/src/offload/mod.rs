@@ -3,8 +3,8 @@
 //! network card can do this work for the kernel.
 //!
 //! ```text
-//! kernel ── one packet of up to 64 KiB + virtio-net header ──> Segments ──> packets of the MTU
-//! kernel <── one packet of up to 64 KiB + virtio-net header ── coalesce <── packets of the MTU
+//! kernel ── one packet of up to 64 KiB + virtio-net header ──> Segments ──> packets of MTU size
+//! kernel <── one packet of up to 64 KiB + virtio-net header ── coalesce <── packets of MTU size
 //! ```
 //!
 //! A TUN device with `IFF_VNET_HDR` puts a header of [`VNET_HEADER_BYTES`] before each packet. The

@@ -310,7 +310,9 @@ pub(super) fn links(route: &mut Netlink) -> Result<BTreeMap<u32, Link>, Error> {
         let (Some(kind), Some(index), Some(flags)) =
             (read_u16(answer, 2), read_u32(answer, 4), read_u32(answer, 8))
         else {
-            return Err(Error::Malformed("the description of an interface is truncated"));
+            return Err(Error::Malformed(
+                "the kernel sent an incomplete description of an interface",
+            ));
         };
         let about = answer.get(IFINFO_BYTES..).unwrap_or_default();
         if let Some((_, name)) = attributes(about).find(|(kind, _)| *kind == IFLA_IFNAME) {
@@ -351,7 +353,7 @@ fn known(route: &mut Netlink) -> Result<Vec<Known>, Error> {
 
 /// Parses an `ifaddrmsg` and its attributes; `None`: the message contains no address.
 fn described(answer: &[u8]) -> Result<Option<Known>, Error> {
-    let cut = || Error::Malformed("the description of an address is truncated");
+    let cut = || Error::Malformed("the kernel sent an incomplete description of an address");
     let (Some(head), Some(index)) = (answer.first_chunk::<IFADDR_BYTES>(), read_u32(answer, 4))
     else {
         return Err(cut());

@@ -15,8 +15,8 @@
 //!
 //! If an agent crashes, the supervisor starts another agent one second later. After more than
 //! `CRASHES_MAX` crashes in one minute, the supervisor starts no further agent. If another process
-//! kills the only agent, the supervisor ends. If it kills the serving agent while an older agent
-//! still drains, the supervisor starts another agent, as after a crash.
+//! kills the only agent, the supervisor ends. If another process kills the serving agent while an
+//! older agent still drains, the supervisor starts another agent, as after a crash.
 //!
 //! The supervisor of a private agent (an agent for one run) is a fork of the launcher `tacit run`.
 //! This supervisor ignores SIGHUP, SIGTERM and SIGINT, and does not replace an agent that crashes.

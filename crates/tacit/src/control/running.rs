@@ -58,10 +58,10 @@ impl fmt::Display for RunningAgent {
         write!(f, "process {}", self.pid)?;
         match &self.policy {
             Some(policy) => write!(f, ", policy {}", policy.display())?,
-            None => f.write_str(", which does not answer on its control socket")?,
+            None => f.write_str("; this agent does not answer on its control socket")?,
         }
         if self.draining {
-            write!(f, ", draining with {} open connections", self.open)?;
+            write!(f, "; this agent is draining, and has {} open connections", self.open)?;
         }
         Ok(())
     }

@@ -1,14 +1,18 @@
 //! Measures the CPU time of a thread, by rule and by component, such as handshake or encryption.
 //!
-//! A *turn* is the work for one rule until the thread waits or starts work for another rule. These
-//! functions mark the turns of a thread, and the components of each turn:
+//! A *turn* is the work for one rule. It ends when the thread waits, or starts work for another
+//! rule. These functions mark the turns of a thread, and the components of each turn:
 //!
 //! ```text
-//!   wakes() ─ turn(rule's account) ─ switch(Seal) ─ switch(Send) ─ turn ends ─ ... ─ waits()
+//! wakes()             the thread has waited, and now works again
+//! turn(account, ...)  does the work of a turn; the account belongs to the rule
+//! switch(component)   inside a turn: the next component starts, such as `Seal` (encryption)
+//! waits()             the thread is about to wait
 //! ```
 //!
-//! A relay reads four timestamps for each message: when its thread wakes, after reading, after
-//! cryptography, and after writing. The time between two turns counts as time of the second turn.
+//! For each message of a relay, the thread reads the clock four times: when it wakes, after
+//! reading, after encryption or decryption, and after writing. The time between two turns counts
+//! as time of the second turn.
 //!
 //! A thread first collects its times in a *window*. At the end of the window, the times are added
 //! to the accounts of the ledger, where other threads can read them. The window ends after

@@ -1,8 +1,10 @@
 //! Defines [`TunnelFilter`]: the filter rules for the packets inside the tunnels with one peer.
 //!
 //! ```text
-//! policy ─> FilterRules ── install ──> TunnelFilter <── generation changed? ─────── FlowCache
-//!           (classifier, counters)     (generation)                                (results)
+//! policy ── reload ──> TunnelFilter: filter rules, generation
+//!                        │ copied to each direction of a tunnel when the generation changes
+//!                        v
+//! packet ──> flow cache (results for known flows) ──> copy of the filter rules ──> result
 //! ```
 //!
 //! A packet must belong to a flow that the tunnel permits. For such a packet, the first matching

@@ -5,16 +5,18 @@
 //!        ─> check flows and filters ─> join TCP packets of one connection ─> write to TUN
 //! ```
 //!
-//! ESP and AH without UDP arrive as single IP packets at raw sockets. The worker processes these
-//! packets in the steps above.
+//! One thread repeats these steps. ESP and AH without UDP arrive at raw sockets, and each packet
+//! arrives alone. The thread processes these packets in the same steps.
 //!
-//! The kernel may join datagrams of different kinds (IKE, keepalive, ESP) from one peer. So the
-//! worker determines the kind of each datagram. After a full batch, the worker receives another
-//! batch before it writes. So the worker can join more TCP packets.
+//! A *batch* contains the datagrams from one peer that the kernel has joined. A batch may contain
+//! several kinds of datagrams (IKE, keepalive, ESP), so the thread determines the kind of each
+//! datagram. After a full batch, the thread receives another batch before it writes. So the thread
+//! can join more TCP packets.
 //!
-//! Limits: [`RECEIVES_MAX`] batches in one buffer. The worker serves its other sockets after
-//! [`ROUNDS_PER_TURN`] buffers with packets of tunnels. If buffers contain only IKE messages or
-//! invalid datagrams, the worker serves its other sockets after [`OTHERS_PER_TURN`] buffers.
+//! Limits: the thread receives at most [`RECEIVES_MAX`] batches before it writes. After
+//! [`ROUNDS_PER_TURN`] writes, the thread serves its other sockets. IKE messages and invalid
+//! datagrams take less time: if the thread receives nothing else, it serves its other sockets after
+//! [`OTHERS_PER_TURN`] rounds.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};

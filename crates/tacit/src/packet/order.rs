@@ -1,5 +1,5 @@
-//! Defines [`Order`]: a command for the thread `tacit-packet`. Other threads send these commands.
-//! The code for inbound packets sends only the command `MovePeer`.
+//! Defines [`Order`]: a command for the thread `tacit-packet`. For example, a command installs a
+//! tunnel, or changes the address of a peer.
 
 use std::net::SocketAddr;
 

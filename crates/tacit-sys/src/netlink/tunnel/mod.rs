@@ -4,10 +4,10 @@
 //!
 //! ```text
 //! priority  packets                                   routing table
-//!   3       to the run's own addresses                `local`, except routes for all addresses
+//!   3       to the run's own addresses                `local`, without routes for all addresses
 //!   5, 6    from sockets of the agent                 `local`
 //!   10..    with protocol and ports of a policy rule  a separate table for each routing rule
-//!   80..    the same as 10..                          a separate table for each routing rule
+//!   80..    in place of 10.., after a change           a separate table for each routing rule
 //!   196..   IPv6: all other TCP, UDP and ICMPv6       `local`: the nftables rules decide
 //!   199     IPv6: look-ups for ICMP errors            none: the look-up fails
 //!   200     all other packets                         `local`: the nftables rules decide
@@ -21,12 +21,12 @@
 //! table first. So this module adds a routing rule for `local` after the rules for tunnels, and
 //! removes the kernel's own routing rule for this table.
 //!
-//! Only one of the ranges 10.. and 80.. is in use. A change has four steps, so that no packet is
-//! refused during the change:
+//! Only one of the priority ranges 10.. and 80.. is in use. A change of the routes has four steps,
+//! so that no packet is refused during the change:
 //!
 //! 1. Add the `unreachable` routes to new tables.
 //! 2. Add the routes into the tunnel to the new tables.
-//! 3. Add the routing rules for the new tables, in the free range.
+//! 3. Add the routing rules for the new tables, in the priority range that is not in use.
 //! 4. Remove the old routing rules and tables.
 //!
 //! If step 2 fails, step 3 is done nevertheless: the `unreachable` routes then refuse the packets.

@@ -1,5 +1,6 @@
-//! Connects to the server, and does the TLS handshake with the client or the server. Establish is
-//! stage 3 of the five stages of a connection.
+//! Connects to the server, and does the TLS handshake with the client or the server. This is stage
+//! 3 of the five stages of a connection. *Downstream* is the accepted socket. *Upstream* is the
+//! socket to the server.
 //!
 //! ```text
 //!   TLS downstream       [STARTTLS] ── handshake ── connect
@@ -9,8 +10,6 @@
 //!   FTP data connection  connect ── handshake ── check: same client as on the control connection
 //!   clear                connect
 //! ```
-//!
-//! *Downstream* is the accepted socket. *Upstream* is the socket to the server.
 //!
 //! With TLS downstream, the agent authenticates the client before it connects to the server. The
 //! exceptions are STARTTLS protocols that need the server's greeting first, and FTP data

@@ -12,9 +12,10 @@
 //! program has closed its socket. So the agent gets the byte counters from the kernel
 //! (`sock_diag`).
 //!
-//! Limits: for at most `judge::PENDING_MAX` sockets, the agent waits for a link, or for a result
-//! from the helper. The kernel may report that a socket is destroyed before the agent knows this
-//! socket. The agent stores at most `early::UNKNOWN_MAX` of these reports.
+//! Limits: at most `judge::PENDING_MAX` sockets are pending. A socket is pending while a link opens
+//! it, or until the helper reports whether the program has it. The kernel may report that a socket
+//! is destroyed before the agent knows this socket. The agent stores at most `early::UNKNOWN_MAX`
+//! of these reports.
 
 mod early;
 mod judge;

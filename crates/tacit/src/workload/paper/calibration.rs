@@ -104,7 +104,8 @@ impl Calibration {
     /// The packet factor of a load.
     pub(super) fn factor(&self, load: Load) -> Measurement {
         let loads: Vec<_> = self.0.iter().map(|point| point.load).collect();
-        let missing = || Gap::absent("no packet factor was measured for this kind of load");
+        let missing =
+            || Gap::absent("the effect of an engine on this kind of load was not measured");
         let ends = nearest(&loads, load).ok_or_else(missing)?;
         let factor = |of: Load| {
             let point = self.0.iter().find(|point| point.load == of);
@@ -126,9 +127,10 @@ impl Calibration {
             "CPU time of packets with an engine, us",
             "packet factor",
         ];
-        let title = "CPU time of IPsec packets for each exchange or each MB. The packet factor is \
-                     the time with an engine, divided by the time without an engine. The \
-                     forecasts use the packet factors in this table";
+        let title = "CPU time of IPsec packets for each exchange (a request and its reply), or \
+                     for each MB of a stream. The packet factor is the time with an engine, \
+                     divided by the time without an engine. The forecasts use the packet factors \
+                     in this table";
         let mut table = PaperTable::new("packet-factors", title, &columns);
         for point in &self.0 {
             table.rows.push(vec![

@@ -58,15 +58,19 @@ pub(super) fn measure(stage: &Stage, locks: &LockFiles) -> PaperSheet {
         key: "ztpf",
         title: "z/TPF communications security enhancements",
         method: format!(
-            "10 connections; each connection waits for the reply before it sends the next \
-             request. Requests and replies have the same size. Published: OpenSSL 0.9.7 (older) \
-             and 1.0.2 (newer), TLS 1.0, AES128-SHA; client and server have one CPU each. Measured \
-             here: tacit takes the place of the newer library, with TLS 1.3 and AES-128-GCM. \
-             {library} in stunnel takes the place of the older library, with TLS 1.2, AES-128-CBC \
-             and HMAC-SHA-1. CPUs: {placement}",
+            "The client has 10 connections. On each connection, the client waits for the reply \
+             before it sends the next request. Requests and replies have the same size. The paper \
+             compares OpenSSL 0.9.7 (older) with OpenSSL 1.0.2 (newer), with TLS 1.0 and \
+             AES128-SHA. In the paper, client and server have one CPU each. In this measurement, \
+             tacit takes the place of the newer library, with TLS 1.3 and AES-128-GCM. {library} \
+             in stunnel takes the place of the older library, with TLS 1.2, AES-128-CBC and \
+             HMAC-SHA-1. {placement}",
             placement = match cpus {
-                0 | 1 => "one for all processes",
-                _ => "one for the client and its proxy, another for the server and its proxy",
+                0 | 1 => "All processes share one CPU",
+                _ => {
+                    "The client and its proxy share one CPU, and the server and its proxy share \
+                     another CPU"
+                }
             }
         ),
         tables: vec![engine_table(&samples), lock_table(locks)],
@@ -255,8 +259,9 @@ fn lock_table(files: &LockFiles) -> PaperTable {
         "throughput +%",
         "spinning -%",
     ];
-    let title = "A lock that socket calls share. Before a change, all socket calls take the lock. \
-                 After the change, calls that only read shared data do not take the lock";
+    let title = "Messages per second before and after a change to a lock that socket calls share. \
+                 Before the change, all socket calls take the lock. After the change, calls that \
+                 only read shared data do not take the lock";
     let mut table = PaperTable::new("lock", title, &columns);
     for (cpus, row) in LOCKS {
         let cells = row.map(PaperCell::Published);

@@ -2,7 +2,7 @@
 //! --host`.
 //!
 //! ```text
-//! maps filter_N                 fields of a packet -> verdict, each element with a counter
+//! maps filter_N                 fields of a packet -> counter and verdict
 //! set filter_windows            `when` conditions, each until its next change
 //! filter_fragments              hook prerouting, before the kernel reassembles packets
 //! filter_forward                hook forward: packets from other hosts to other hosts
@@ -17,14 +17,13 @@
 //! `rewritten` calls `filter_out` if NAT has changed the destination.
 //!
 //! The set `filter_windows` contains `when` conditions of policy rules. The kernel removes a
-//! condition at a given time, even if the agent does not run. The removal must always make the
-//! policy stricter: it ends a permission, or it begins a denial. So the set contains the condition
-//! of a permitting rule while the condition is true. The set contains the condition of a denying
-//! rule while the condition is false.
+//! condition when it changes, even if the agent does not run. The removal must make the policy
+//! stricter. So if a rule permits packets, its condition is in the set while the condition is true.
+//! If a rule denies packets, its condition is in the set while the condition is false.
 //!
 //! If an entry permits a packet, the kernel accepts the packet, and no later nftables rule captures
 //! or refuses the packet. If no group has an entry for the packet, the packet returns to the
-//! calling chain. It also returns if its entry leaves the decision to a policy rule for flows.
+//! calling chain. Some entries also return the packet, so that the rules for flows decide.
 //!
 //! The nftables rules never deny packets of the agent. They recognise these packets by fwmark,
 //! socket or user. Received fragments are an exception: they do not show their socket.
