@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The first byte of a stream shows whether the link connects two kernels. If it does, the byte is
-//! the kind of the first frame, which is never 0. On a link within one kernel, the byte is always
-//! 0, because it is the upper byte of a small length.
+//! the kind of the first frame, and a kind is never 0. On a link within one kernel, a stream begins
+//! with a length of 4 bytes. The first of these bytes is always 0, because the length is small.
 //!
 //! Limits: [`MESSAGE_BYTES_MAX`] for a message, [`DATA_BYTES_MAX`] for a part of a TCP stream, and
 //! [`DATAGRAM_BYTES_MAX`] for a datagram.

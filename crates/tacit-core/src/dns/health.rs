@@ -1,9 +1,11 @@
-//! Records which DNS servers do not answer.
+//! Records which DNS servers are slow, and which servers do not answer.
 //!
 //! If a server is slow, the client also queries the next server. If the next server answers first,
-//! the slow server becomes *suspected*. A server becomes *failing* and suspected if it does not
-//! answer within its timeout, or if the network returns an error. When a server answers, it is no
-//! longer suspected or failing.
+//! the slow server becomes *suspected*. The client prefers other servers to a suspected server.
+//!
+//! A server becomes *failing*, and also suspected, if it does not answer within its timeout, or if
+//! the network returns an error. The agent logs when a server becomes failing. When a server
+//! answers, it is no longer suspected or failing.
 //!
 //! Limits: a server stays suspected for [`SUSPECTED_FOR`]; at most [`SERVERS_MAX`] servers are
 //! tracked.

@@ -90,8 +90,8 @@ fn check_owners_of_rules(rules: &[Effective<'_>], map: &Map, findings: &mut Find
                 name = own.value
             );
             let fix = format!(
-                "in the map file, write {name:?} = … (the program or user) into the table \
-                 [{table}], which applies to all rules",
+                "in the table [{table}] of the map file, write {name:?} = … with the program or \
+                 user; the entries of this table apply to all rules",
                 name = own.value
             );
             findings.error(&own.at, message, fix);

@@ -430,7 +430,9 @@ fn checked(table: &TomlTable<'_>, key: &'static str) -> Option<Option<Toml>> {
 fn copy(value: &TomlValue<'_>) -> Option<Toml> {
     let copied = toml_of(value.value);
     if copied.is_none() {
-        value.wrong_type("text, a whole number, a boolean, or a list or table of these types");
+        value.wrong_type(
+            "text, a whole number, a boolean, or a list or table that contains only these types",
+        );
     }
     copied
 }

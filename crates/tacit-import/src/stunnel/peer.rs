@@ -156,8 +156,9 @@ pub(super) fn server(
                  trusted CA (trust = \"{trusted}\"); stunnel did not verify the server",
                 host = name.as_deref().unwrap_or("its server")
             );
-            let fix = "if another CA issues the certificate, set verifyChain = yes and CAfile. To \
-                       accept any certificate, run the import with --keep-no-verification";
+            let fix = "if the issuer of the certificate is not a trusted CA, set verifyChain = \
+                       yes, and set CAfile to the certificate of the issuer. To accept any \
+                       certificate, run the import with --keep-no-verification";
             findings.changed(at, message, fix);
         } else if !is_checked && options.keep_no_name_check {
             keys.push(("verify", "chain".into()));
@@ -176,8 +177,8 @@ pub(super) fn server(
                  accepted any certificate from its CAs",
                 host = name.as_deref().unwrap_or("its server")
             );
-            let fix = "set checkHost = NAME if the certificate is for another name; with \
-                       --keep-no-name-check tacit accepts any name, as in stunnel";
+            let fix = "set checkHost = NAME if the certificate contains a different name; to \
+                       accept any name as stunnel does, run the import with --keep-no-name-check";
             findings.changed(at, message, fix);
         }
     }

@@ -3,8 +3,9 @@
 //!
 //! Over a *link*, a program uses sockets of another kernel. For each of these sockets, the link
 //! server on the program's kernel opens a pair of sockets in this namespace. The two sockets of a
-//! pair are connected to each other. The program gets the socket that has the address of the socket
-//! on the other kernel. The packets between the two sockets do not leave the namespace.
+//! pair are connected to each other. The program gets the first socket. The first socket has the
+//! same address as the socket on the other kernel. The packets between the two sockets do not leave
+//! the namespace.
 
 use super::{
     LOW_PORTS_START, choose_congestion_control, end_with, ip_support, lead_session, own_user, set,

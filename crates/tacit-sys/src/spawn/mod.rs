@@ -413,7 +413,7 @@ impl Report {
     fn not_hidden(&self, hidden: &[CString]) -> String {
         let path = match hidden.get(self.index) {
             Some(path) => path.to_string_lossy(),
-            None => "new files that replace hidden files".into(),
+            None => "files that will later replace hidden files".into(),
         };
         format!("{path}: {}", self.error)
     }

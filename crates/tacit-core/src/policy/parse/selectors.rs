@@ -109,7 +109,7 @@ pub(super) fn units(table: &TomlTable<'_>) -> Option<Vec<String>> {
     let Some(value) = table.value("unit") else { return Some(Vec::new()) };
     if let Some(other) = ["cgroup", "slice"].into_iter().find(|key| table.holds(key)) {
         let message = format!("a rule cannot contain both `unit` and `{other}`");
-        value.error(message, "remove one of the keys: `unit` already selects a control group");
+        value.error(message, "remove one of the two keys: `unit` already selects a control group");
         return None;
     }
     value.each(read_unit)

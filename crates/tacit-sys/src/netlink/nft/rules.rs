@@ -26,8 +26,9 @@
 //! ICMP echo requests                                       drop
 //! ```
 //!
-//! The kernel always holds a SYN to another host. So the nftables sets need only the captured ports
-//! of loopback and own addresses, and the captured destinations of UDP.
+//! The kernel always holds a SYN to another host. So for TCP, the nftables sets contain only
+//! captured ports of loopback and own addresses. For UDP, the sets contain all captured
+//! destinations.
 //!
 //! Traffic between programs of the run does not pass through the agent. Packets from a TUN device
 //! come out of an IPsec tunnel, and the agent has already checked them.

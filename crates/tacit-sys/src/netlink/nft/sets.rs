@@ -187,8 +187,10 @@ pub(super) fn declare_ranges(
 
 /// A change of elements: the name of the step, the message type and its flags.
 pub(super) type SetChange = (&'static str, u16, u16);
-pub(super) const ADDING: SetChange = ("adding captured addresses", NEWSETELEM, CREATE | NLM_F_EXCL);
-pub(super) const REMOVING: SetChange = ("removing captured addresses", DELSETELEM, NLM_F_ACK);
+pub(super) const ADDING: SetChange =
+    ("adding captured addresses to an nftables set", NEWSETELEM, CREATE | NLM_F_EXCL);
+pub(super) const REMOVING: SetChange =
+    ("removing captured addresses from an nftables set", DELSETELEM, NLM_F_ACK);
 
 pub(super) fn list((step, kind, flags): SetChange, elements: &[Element]) -> Vec<NetlinkRequest> {
     let mut messages = Vec::new();

@@ -10,7 +10,7 @@
 //!                  <────────── Welcome ──
 //!                  ── Open ───────────────> server      a stream of its own for each socket
 //!                  <──── Socket + socket ──             or Failed, Refused; then the stream ends
-//!                  ── Pass + channel ─────> server      like Open, but for the helper of the run
+//!                  ── Pass + channel ─────> server      requests a socket for the run's helper
 //!                  <────────── Passed ──                identifies the socket
 //!   helper of run <── Answer + socket ──── server       sent on the channel
 //! ```
@@ -18,9 +18,9 @@
 //! The sign `+` means that the message passes a descriptor. The channel is a copy of the socket on
 //! which the agent sends messages to the helper.
 //!
-//! If connections may outlive their run, the stream of Hello stays open for longer. When the run
-//! has ended, the agent sends `RunEnded` on this stream. The agent closes this stream after the
-//! last connection.
+//! If connections may outlive their run, the stream of Hello stays open after the end of the run.
+//! The agent then sends `RunEnded` on this stream, and closes this stream after the last
+//! connection.
 //!
 //! The side without a network opens every stream. Each message is in a frame. The format of the
 //! frames is also used between the launcher and the agent ([`crate::run::protocol`]).

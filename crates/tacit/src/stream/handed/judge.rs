@@ -3,9 +3,9 @@
 //! `connect` call.
 //!
 //! If the run uses a link, the server of the link also decides, by its own rules. The server opens
-//! the socket, and passes the socket to the helper. If the server cannot pass the socket to the
-//! helper, the server passes the socket to the agent, and the agent passes it to the helper. For
-//! example, an older server cannot pass sockets to helpers.
+//! the socket, and passes the socket directly to the helper. Some servers cannot do this, for
+//! example servers of an older version of tacit. These servers pass the socket to the agent, and
+//! the agent passes it to the helper.
 //!
 //! While the server decides, this module answers other requests of helpers.
 

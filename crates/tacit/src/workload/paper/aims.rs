@@ -1,10 +1,10 @@
 //! Checks whether IPsec on an engine meets the aims of this project. An engine is a thread on a
 //! reserved CPU. This module compares the aims with measurements.
 //!
-//! All CPU times are those of the general CPU, on which the programs run. The work of the engine on
-//! its reserved CPU does not count. Work that the engine spills to the general CPU counts. The
-//! reference for each CPU time is a measurement without IPsec. In the reference measurement, the
-//! programs use the same general CPU.
+//! The CPU times include only work on the general CPU, on which the programs run. They include work
+//! that the engine moves to the general CPU, but not work on the engine's reserved CPU. Each CPU
+//! time is compared with a measurement without IPsec, in which the programs use the same general
+//! CPU.
 
 use super::cell::{CellSamples, Measurement, PaperCell};
 use super::drawn::Load;
@@ -36,8 +36,8 @@ impl Aim {
 pub(super) fn table(samples: &CellSamples) -> PaperTable {
     let columns = ["figure", "unit", "must", "stretch"];
     let columns = [&columns[..], &["measured", "met"][..]].concat();
-    let title = "Targets for IPsec on an engine (upper limits). CPU times are compared with the \
-                 same traffic in clear";
+    let title = "Targets (upper limits) for IPsec on an engine. The rows about CPU time compare \
+                 IPsec with the same traffic in clear";
     let mut table = PaperTable::new("aims", title, &columns);
     for aim in aims(samples) {
         let met = aim.met();
@@ -71,7 +71,8 @@ fn aims(samples: &CellSamples) -> [Aim; 7] {
     };
     [
         aim(
-            "How IPsec changes the CPU time per GB of inbound data (published: +13 %)",
+            "How IPsec changes the CPU time per GB of inbound data (a published paper reports \
+             +13 %)",
             "%",
             IN,
             change(inbound, Joint::Spilling),
@@ -84,7 +85,8 @@ fn aims(samples: &CellSamples) -> [Aim; 7] {
             change(inbound, Joint::Contained),
         ),
         aim(
-            "How IPsec changes the CPU time per GB of outbound data (published: +45 %)",
+            "How IPsec changes the CPU time per GB of outbound data (a published paper reports \
+             +45 %)",
             "%",
             OUT,
             change(outbound, Joint::Spilling),
@@ -104,7 +106,7 @@ fn aims(samples: &CellSamples) -> [Aim; 7] {
         ),
         aim(
             "CPU time per request with IPsec, divided by CPU time per request in clear, at 20,000 \
-             requests/s (published: 1.61)",
+             requests/s (a published paper reports 1.61)",
             "ratio",
             [2.1, 1.6],
             samples.ratio(CPU, &paced[0], &paced[1]),

@@ -1,14 +1,13 @@
 //! Builds the nftables rules of the chain `input`, for packets that the kernel delivers to this
 //! host. This chain applies the filter rules, which permit or deny single packets. It also refuses
-//! packets that the agent must receive, but does not receive.
+//! packets that must go to the agent, if no socket of the agent receives them.
 //!
 //! A *captured port* is a port whose packets must go to the agent. The earlier chain `prerouting`
 //! sends these packets to the agent. But `prerouting` gets a packet before the kernel has decided
-//! whether the packet is for this host. So `prerouting` only checks the type of the destination
-//! address. In two cases, `prerouting` misses a packet to a captured port:
+//! whether the packet is for this host. So `prerouting` only checks whether the destination address
+//! has the type `local` or `anycast`. `prerouting` misses a packet to a captured port in two cases:
 //!
-//! * Policy routing or a VRF delivers the packet to this host, although the type of the address is
-//!   neither `local` nor `anycast`.
+//! * The address has another type, but policy routing or a VRF delivers the packet to this host.
 //! * NAT changes the port of the packet after `prerouting`.
 //!
 //! ```text
@@ -70,8 +69,8 @@ impl Rules {
                 let then = [&[Host(IsRewritten(true))], then].concat();
                 self.push_to_captured_ports(table, step, &then);
             }
-            let step = "adding the nft rule that accepts packets to captured ports that the chain \
-                        `clients` has already checked";
+            let step = "adding the nft rule that accepts packets to captured ports if the chain \
+                        `clients` has already checked them";
             for own in [IsLocal(PacketEnd::Destination), IsAnycast(PacketEnd::Destination)] {
                 self.push_to_captured_ports(table, step, &[Host(own), Accept]);
             }

@@ -66,7 +66,8 @@ impl<'a> DataListeners<'a> {
                     Err(refused) => {
                         refused.into_inner().listener.close().await;
                         self.report(
-                            "too many data connections are starting on this worker: try again",
+                            "too many FTP data connections are starting on this worker thread: try \
+                             again",
                         );
                         None
                     }
@@ -95,8 +96,8 @@ impl<'a> DataListeners<'a> {
     ) -> Result<Opened, String> {
         let full = || {
             format!(
-                "this control connection already has {DATA_CONNECTIONS_MAX} data connections, and \
-                 this is the limit: close a data connection first"
+                "this FTP control connection already has {DATA_CONNECTIONS_MAX} data connections, \
+                 the maximum: close a data connection first"
             )
         };
         let permit = Arc::clone(&self.places).try_acquire_owned().map_err(|_| full())?;
@@ -112,7 +113,7 @@ impl<'a> DataListeners<'a> {
                 (at, DataListener::inside(run, at).await?)
             }
             (_, connects) => {
-                let nowhere = || "the control connection has no IP address".to_owned();
+                let nowhere = || "the FTP control connection has no IP address".to_owned();
                 let (from, local) = remote_ip(socket).zip(local_ip(socket)).ok_or_else(nowhere)?;
                 let ftp = ftp_of(self.record).filter(|_| connects == StarttlsSide::Peer);
                 let ports = ftp.map(|ftp| ftp.data_ports.as_slice()).unwrap_or_default();
