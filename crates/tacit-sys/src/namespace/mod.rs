@@ -120,8 +120,8 @@ pub fn create(
         install_rules(&mut netfilter, wanted).map_err(NamespaceStep::PacketRules.refused())?;
     if wanted.is_none() && copies == Copies::OfInterface {
         missing.push(
-            "the kernel does not support nfnetlink_log, so the agent receives SYN packets by a \
-             packet socket, which needs more CPU time"
+            "the kernel does not support nfnetlink_log, so the agent receives SYN packets \
+             through a packet socket, which needs more CPU time"
                 .to_owned(),
         );
     }

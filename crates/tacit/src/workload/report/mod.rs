@@ -45,7 +45,7 @@ pub(super) struct OutputArgs {
     /// Print a progress line every second, even if standard error is not a terminal
     #[arg(long)]
     progress: bool,
-    /// Let another program control the measurement: read a line from standard input before
+    /// Let another program control the measurement: wait for a line on standard input before
     /// measuring and before closing connections, and print the report as one line of JSON
     #[arg(long, conflicts_with = "json")]
     steered: bool,
