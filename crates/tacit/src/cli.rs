@@ -202,7 +202,7 @@ struct AgentArgs {
     /// Serve one run, and exit when the run ends
     #[arg(long, hide = true)]
     private: bool,
-    /// The socket of the run's link or, with `--link-level policy`, the directory of link sockets
+    /// The socket of the run's link; with `--link-level policy`, the directory of link sockets
     #[arg(long, hide = true, value_name = "PATH")]
     link: Option<PathBuf>,
     /// How the link of this run is chosen: by --link, by $TACIT_LINK, by the policy, or not at all
@@ -288,7 +288,7 @@ impl ControlArgs {
 #[command(after_help = "\
 Examples:
   tacit reload
-  tacit reload --confirm 60  then: tacit confirm")]
+  tacit reload --confirm 60   installs the new policy for a minute; `tacit confirm` keeps it")]
 struct ReloadArgs {
     /// Install the previous policy again after this time if `tacit confirm` was not run; a plain
     /// number means seconds

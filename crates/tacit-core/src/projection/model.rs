@@ -131,8 +131,8 @@ impl fmt::Display for ProjectionError {
             Self::NoTls(name) => {
                 write!(
                     f,
-                    "rule `{name}` used no TLS in the interval, so the projection cannot change or \
-                     remove its TLS"
+                    "the projection cannot change or remove the TLS of rule `{name}`: the rule \
+                     used no TLS during the measurement"
                 )
             }
             Self::IsTls(name) => {

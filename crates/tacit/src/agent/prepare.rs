@@ -1,5 +1,6 @@
-//! Reads and checks a new policy or changed files before they are installed. A separate thread runs
-//! these checks, because the checks can take long.
+//! Reads and checks a new policy before the agent installs it. Also reads the certificates and
+//! keys of the installed policy again, when their files have changed. A separate thread does this
+//! work, because it can take long.
 //!
 //! A reload cannot change `[agent]`, `[engine]`, `mark` of `[host]` and most of `[limits]`. The old
 //! values remain until `tacit restart` starts another agent.

@@ -1,10 +1,14 @@
 //! Handles the addresses that a peer assigns to a run (a program under `tacit run`). Decides
 //! whether the run accepts these addresses.
 //!
-//! A run rejects an address in `alias-ranges`, because tacit gives these addresses to DNS names. A
-//! run also rejects an address of the host, of another tunnel or of a peer, and an address that the
-//! `remote` of a rule contains. If `remote` is a name, these are the addresses to which programs
-//! have resolved the name. Without these checks, flows to the address would stay inside the run.
+//! A run rejects an address that already has another use. Without this check, flows to the address
+//! would stay inside the run. These addresses have another use:
+//! * an address in `alias-ranges` (tacit gives these addresses to DNS names);
+//! * an address of the host or of a peer;
+//! * the inner address of another tunnel;
+//! * an address in the `remote` of a rule, if the rule does not use the tunnel to this peer. If
+//!   `remote` is a DNS name, the run rejects the addresses of the name. A `remote` that contains
+//!   all addresses, such as `0.0.0.0/0`, is ignored.
 //!
 //! If the run rejects an address, tacit closes the IKE connection and reports the reason. The
 //! module `runs` checks the address again when the addresses in use may have changed.

@@ -94,7 +94,7 @@ impl LinkReports {
             ("tacit_link_sockets", "Open sockets", |link| link.sockets),
             ("tacit_link_sockets_max", "Maximum number of open sockets", |link| link.sockets_max),
             ("tacit_link_sockets_outlived", "Open sockets of runs that have ended", outlived),
-            ("tacit_link_requests", "Requests in progress", |link| link.requests),
+            ("tacit_link_requests", "Socket requests in progress", |link| link.requests),
             ("tacit_link_traced", "Whether requests are logged", |link| link.trace.into()),
         ];
         for (name, help, value) in gauges {
@@ -105,8 +105,10 @@ impl LinkReports {
         }
         let counters: [(&'static str, &str, Value<u64>); 3] = [
             ("tacit_link_opened_total", "Number of sockets given to runs", |link| link.opened),
-            ("tacit_link_failed_total", "Requests that the kernel refused", |link| link.failed),
-            ("tacit_link_refused_total", "Requests that the policy or a limit refused", |link| {
+            ("tacit_link_failed_total", "Socket requests that the kernel refused", |link| {
+                link.failed
+            }),
+            ("tacit_link_refused_total", "Socket requests that the link server refused", |link| {
                 link.refused
             }),
         ];

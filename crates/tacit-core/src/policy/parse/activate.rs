@@ -53,7 +53,7 @@ fn activation(name: &str, value: &TomlValue<'_>, needed: UserNeeded) -> Option<A
         .value("socket")
         .map_or_else(|| Some(shared.socket_default()), |value| value.choice(&SocketAs::WORDS));
     if shared == ProcessFor::All {
-        let why = "with process = \"all\", one process serves all connections";
+        let why = "process = \"all\" starts only one process, which serves all connections";
         let fix =
             "remove `{key}`; to limit the connections, set `connections-per-rule` in [limits]";
         table.refuse(&["max", "max-per-source"], why, fix);

@@ -1,6 +1,6 @@
-//! Authenticates the peer of an IKE initiator, even if an attacker sends forged answers. (The
-//! initiator is the side that sends the first request, IKE_SA_INIT. An *answer* is a response to
-//! this first request.)
+//! Authenticates the peer when tacit is the IKE initiator, even if an attacker sends forged
+//! answers. The initiator sends the first request, IKE_SA_INIT. An *answer* is a response to this
+//! request.
 //!
 //! An attacker who has seen the first request can forge an answer with a valid key exchange. So
 //! tacit sends an IKE_AUTH request for each answer. The response to IKE_AUTH contains an AUTH

@@ -196,7 +196,7 @@ fn connections_table(samples: &CellSamples) -> PaperTable {
         row.extend(NetworkPath::ALL.map(|path| samples.cell(&load.key(path), figure)));
         table.rows.push(row);
     }
-    let name = "p50 latency minus p50 latency of path `handed`";
+    let name = "difference in p50 latency from path `handed`";
     let mut row = vec![PaperCell::name(name), PaperCell::name("us")];
     row.extend(NetworkPath::ALL.map(|path| PaperCell::from(more_than_handed(samples, path))));
     table.rows.push(row);

@@ -45,10 +45,10 @@ const SUITE: &str = "TLS_AES_128_GCM_SHA256";
 
 pub(super) fn measure(stage: &Stage) -> PaperSheet {
     let mut samples = CellSamples::default();
-    stage.progress("zvm: measuring the CPU time of new connections, up to 600 open connections");
+    stage.progress("zvm: measuring the CPU time of new connections while up to 600 are open");
     ramps(stage, &mut samples, &[(NONE, "none"), (CHECKED, "preferred"), (NONE_AGAIN, "none")], "");
     stage.progress(
-        "zvm: measuring the CPU time of new connections, up to 600 open connections, without the \
+        "zvm: measuring the CPU time of new connections while up to 600 are open, without the \
          cache of verified chains",
     );
     ramps(stage, &mut samples, &[(UNCACHED, "preferred")], "chain-cache = false");
@@ -134,8 +134,8 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
         "tacit: CPU time with client-cert preferred, us",
         "tacit: CPU time with client-cert preferred, without the chain cache, us",
         "delta (7.2 - 7.1), ms",
-        "tacit: more CPU time with preferred than with none, us",
-        "tacit: more CPU time with preferred without the chain cache than with none, us",
+        "tacit: CPU time added by client certificates, us",
+        "tacit: CPU time added by client certificates, without the chain cache, us",
         "7.2+CCC_NONE, ms",
         "tacit: CPU time with client-cert none, second measurement, us",
     ];
@@ -167,9 +167,10 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
         title: "verification of client certificates by the z/VM SSL server",
         method:
             "The client opens 600 connections, one after another. The CPU time is measured for \
-                 every 120 connections. Published: z/VM 7.1 and 7.2, ECDHE-RSA with AES-128. \
-                 Measured: the agent that accepts TLS, with client-cert set to none or preferred. \
-                 The measured handshakes are full TLS 1.3 handshakes"
+                 every 120 connections. The published times are from z/VM 7.1 and 7.2, with \
+                 ECDHE-RSA and AES-128. The measured times are from the agent that accepts TLS, \
+                 with client-cert set to none or preferred. The measured handshakes are full TLS \
+                 1.3 handshakes"
                 .to_owned(),
         tables: vec![table],
         charts: charts(samples),
