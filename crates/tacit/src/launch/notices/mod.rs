@@ -3,7 +3,7 @@
 //! notifications about `connect` calls, and decides which socket options a program may set.
 //!
 //! ```text
-//!   kernel ── NotifyListener::take ──> helper ── HelperReport, at once or after 100 ms ──> agent
+//!   kernel ── NotifyListener::take ──> helper ── HelperReport ──> agent
 //!          <── NotifyListener::reply ──┘
 //! ```
 //!
@@ -11,7 +11,8 @@
 //! no agent, the helper sends the report later. If a program repeats a refused call, it delays only
 //! itself, because the kernel suspends the calling thread until the helper answers.
 //!
-//! Limits: one report for each kind of socket in each [`REPORT_INTERVAL`].
+//! Limit: one report for each kind of socket in each [`REPORT_INTERVAL`]. The report contains the
+//! number of refused calls.
 
 use std::collections::BTreeMap;
 use std::io;
