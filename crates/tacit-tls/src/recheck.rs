@@ -1,14 +1,10 @@
 //! Verifies the peers of open connections again. This is necessary when a `[trust.NAME]` table or
 //! one of its files changes, and when a certificate expires.
 //!
-//! ```text
-//!   handshake ──> TrustedPeer, kept with the connection
-//!                       │
-//!   settings of a rule ─┴─> PeerRechecker ──> PeerCheck
-//! ```
-//!
-//! The caller creates one [`PeerRechecker`] for each rule. The rechecker verifies each distinct
-//! certificate chain once.
+//! Each connection to a trusted peer stores a [`TrustedPeer`]: the peer's certificate chain, and
+//! the names that a server's certificate must match. The caller creates a [`PeerRechecker`] from
+//! the current settings of each rule. [`PeerRechecker::check`] verifies a [`TrustedPeer`], and
+//! returns the result as a [`PeerCheck`]. Each chain is verified once for the same names.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -12,9 +12,8 @@
 //! | PTR of an address that no rule can match | REFUSED |
 //! | zone transfers, classes other than IN | REFUSED |
 //!
-//! The table applies to programs under `tacit run`. With `tacit agent --host`, a program may
-//! resolve every name ([`open_verdict`]), because the policy may permit connections that match no
-//! rule.
+//! With `tacit agent --host` and `unmatched = "permit"`, programs may open connections that match
+//! no rule. So programs may also resolve every name: [`open_verdict`] replaces this table.
 //!
 //! tacit records the addresses of a name only from answers to A and AAAA queries. tacit does not
 //! trust PTR answers, because the owner of an address can choose any name.

@@ -109,7 +109,7 @@ impl Needs {
         }
         for (name, at) in by_origin(&self.users) {
             let line = format!("{} = \"{}\"", quoted(name), lower(name));
-            let message = format!("the map file has no user for the user ID `{name}`");
+            let message = format!("the map file has no Linux user for the z/OS user ID `{name}`");
             findings.error(at, message, fixes.line("[user]", &line));
         }
         for (name, ring) in &self.keyrings {

@@ -1,5 +1,5 @@
-//! Decides when the agent returns freed memory to the kernel. After a peak of open connections, the
-//! agent returns memory once, when more than half of these connections have ended.
+//! Decides when the agent returns freed memory to the kernel: once after each peak of open
+//! connections, when more than half of these connections have ended.
 //!
 //! ```text
 //!   connections   ▁▁█████▆▃▁▁▁▁
@@ -7,9 +7,9 @@
 //!                              └ the agent returns memory
 //! ```
 //!
-//! Returning memory takes milliseconds. So the agent ignores peaks below [`PEAK_NOTED`]. If more
-//! than half of the connections have ended since the last check, many others may end soon. In this
-//! case, the agent waits for its next check.
+//! Returning memory takes milliseconds. So the agent ignores peaks below [`PEAK_NOTED`]. While many
+//! connections are ending, the agent waits: if the number of open connections has fallen by more
+//! than half since the last check, the agent decides at its next check.
 
 /// Below this peak, the memory of ended connections is too small to be returned.
 const PEAK_NOTED: usize = 1000;

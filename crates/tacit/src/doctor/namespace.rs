@@ -248,7 +248,8 @@ fn start(namespaces: &[OwnedFd], user: User, original: &LauncherState) -> Vec<Fi
                 None => Finding::wanted(
                     HIDE,
                     Presence::There,
-                    "programs cannot read keys, and cannot use name services that bypass tacit",
+                    "programs under `tacit run` cannot read tacit's keys, and cannot resolve names \
+                     without tacit",
                 ),
                 Some(why) => Finding::wanted(
                     HIDE,
@@ -301,7 +302,7 @@ fn large_segments(large: LargeSegments) -> Finding {
         return Finding::wanted(
             name,
             Presence::There,
-            "programs and the agent exchange packets of up to 256 KiB",
+            "programs and the agent exchange packets of up to 256 KiB over loopback",
         );
     }
     let missing = if large.v4 { "IPv6 (needs Linux 5.19)" } else { "IPv4 (needs Linux 6.3)" };

@@ -6,12 +6,12 @@
 //! *stranger*.
 //!
 //! Strangers at the address of a peer, for example behind the same NAT, must not prevent the peer
-//! from connecting. So tacit has two limits: one for connections from the IKE port of the peer, and
-//! one for connections from other ports. When a limit is reached, a new connection replaces the
-//! oldest connection of a stranger. If even the oldest connection of a stranger is younger than
-//! [`HELD_AT_LEAST`], tacit ignores the new connection.
+//! from connecting. So connections from the IKE port of the peer have a limit of their own. When a
+//! limit is reached, a new connection replaces the oldest connection of a stranger that counts for
+//! this limit. If this oldest connection is younger than [`HELD_AT_LEAST`], tacit ignores the new
+//! connection.
 //!
-//! Limits for each address: [`STRANGERS_MAX`] connections of strangers from the IKE port of a peer,
+//! Limits for each address: [`STRANGERS_MAX`] connections of strangers from IKE ports of peers,
 //! [`STRANGERS_MAX`] connections of strangers from other ports, and [`ACCEPTED_CONFIGS_MAX`] peers.
 
 use std::collections::BTreeSet;

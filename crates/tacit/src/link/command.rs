@@ -205,8 +205,10 @@ enum TraceSwitch {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  tacit link give 17 --to worker
-  tacit link give 4711/5 --to worker --then kill")]
+  The socket of connection 17 in `tacit show connections`:
+    tacit link give 17 --to worker
+  Descriptor 5 of process 4711, which is then killed:
+    tacit link give 4711/5 --to worker --then kill")]
 struct GiveArgs {
     /// The id of a connection of a run, or a process and its descriptor as PID/FD
     #[arg(value_name = "CONNECTION")]

@@ -2,9 +2,9 @@
 //! packet belongs to the rule that sends the packet through the tunnel. A packet worker processes
 //! packets in batches. The CPU time of a batch is divided among the accounts of its packets.
 //!
-//! ```text
-//! packet ── FlowCache (TunnelAccounts) ──> account ── BatchShares ──> meter::share, per batch
-//! ```
+//! [`TunnelAccounts`] finds the account of a packet. `BatchShares` adds up a weight for each
+//! account: the bytes of its packets, and a constant for each packet. The thread's meter divides
+//! the CPU time in proportion to these weights.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -5,8 +5,11 @@
 //!  programs ── TUN device of a run ─┐                         ┌─ ESP in UDP ── peer
 //!  programs ── TUN device of a run ─┴─ thread `tacit-packet` ─┴─ ESP in UDP ── peer
 //!                                          │         ^
-//!           IKE messages, first packets,   v         │  devices, tunnels, IKE messages to send
-//!           expiring keys                the IKE thread
+//!                                   events v         │ orders
+//!                                        the IKE thread
+//!
+//!  events   received IKE messages, packets that need a new tunnel, keys that need a successor
+//!  orders   devices and tunnels to add or remove
 //! ```
 //!
 //! [`PacketWorker`] is the handle of the thread. The thread owns all devices and tunnels of one

@@ -2,9 +2,10 @@
 //! of traffic: streams or datagrams.
 //!
 //! ```text
-//!   Workers ── WorkSource ──> thread ── serve ──> Served      stop, finish
-//!                           │
-//!                         Lanes ── HandedOver ──> resume, on another thread
+//!   one thread       WorkSource::serve ──> Served ──> stop or finish
+//!                    │ HandedOver: a connection for another thread
+//!                    v
+//!   another thread   Lanes::resume
 //! ```
 //!
 //! A [`WorkSource`] is, for example, a listening socket. A thread begins to serve a source with
@@ -13,7 +14,7 @@
 //! `finish` ends these connections.
 //!
 //! A thread can hand a connection over to another thread, for example an engine to a data worker.
-//! The other thread then calls `resume` of its own lanes.
+//! The other thread then calls `resume` of its own [`Lanes`].
 
 use std::fmt;
 use std::io;

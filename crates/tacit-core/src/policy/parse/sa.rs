@@ -206,7 +206,8 @@ fn ends(
         return Some(Ends { mode, inner: vec![local], local: Some(local) });
     }
     let local = if wrapping == Wrapping::EspInUdp {
-        let why = "in tunnel mode, `inner` sets the address of the programs";
+        let why = "tunnel mode with ESP in UDP needs only `inner`, the address that programs have \
+                   inside the tunnel";
         table.refuse(&["local"], why, "remove `local`, or set mode = \"transport\"");
         None
     } else {

@@ -27,11 +27,8 @@ pub(super) fn report(
     charts: Vec<Chart>,
 ) -> Report {
     let RampArgs { connections, step, at_once, ramps, .. } = args;
-    let order = if results.len() > 1 {
-        "; the client alternates between the addresses after each ramp"
-    } else {
-        ""
-    };
+    let order =
+        if results.len() > 1 { "; after each ramp, the client uses the next address" } else { "" };
     let summary = format!(
         "{ramps} ramps for each address: a ramp opens {connections} connections in steps of \
          {step}, at most {at_once} at a time{order}"
@@ -181,7 +178,14 @@ fn lines(results: &RouteResults, names: &[String], end: usize) -> DataTable {
         let numbers = [line.intercept, last].into_iter().chain(rise).map(TableCell::Number);
         Some([TableCell::Text(name.clone())].into_iter().chain(numbers).collect())
     });
-    let columns = ["component", "us, none open", "us, all open", "rise %", "from", "to"];
+    let columns = [
+        "component",
+        "us, no open connections",
+        "us, all connections open",
+        "rise %",
+        "from",
+        "to",
+    ];
     DataTable {
         title: format!(
             "CPU time of a new connection on route {route}, by component (linear fit)",
@@ -372,7 +376,7 @@ mod tests {
             table(
                 &report,
                 "CPU time of a new connection on route preferred, by component (linear fit)"
-            )[1]["us, none open"],
+            )[1]["us, no open connections"],
             124.0
         );
     }

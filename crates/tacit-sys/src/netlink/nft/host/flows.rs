@@ -2,9 +2,9 @@
 //! replaces the nftables table, it copies the flows to the new table.
 //!
 //! ```text
-//! kept_tcp4 ... kept_udp6       captured flows (sent to the agent) that programs have opened
-//! client_tcp4 ... client_udp6   flows that clients have opened
-//! key: address of the program . other address . port of the program . other port
+//! kept_tcp4 ... kept_udp6       captured flows: from programs of this host, sent to the agent
+//! client_tcp4 ... client_udp6   flows from clients to programs of this host
+//! key of an element             local address . remote address . local port . remote port
 //! ```
 //!
 //! Limit: [`FLOWS_MAX`] flows in a set. If a set is full, new flows are refused.
@@ -114,7 +114,7 @@ pub(super) fn end_filling(netfilter: &mut Netlink, table: &str) -> Result<(), Er
 /// # Errors
 /// The kernel's.
 pub(super) fn remove_strays_chain(netfilter: &mut Netlink) -> Result<(), Error> {
-    let mut removal = message("removing a chain", DELCHAIN, NLM_F_ACK);
+    let mut removal = message("removing an nftables chain", DELCHAIN, NLM_F_ACK);
     removal.text(1, TABLE);
     removal.text(3, Chain::Strays.name());
     commit(netfilter, vec![without_rules(Chain::Strays), removal])
@@ -159,7 +159,7 @@ fn flows_at_once(netfilter: &mut Netlink, table: &str, set: &str) -> Result<Vec<
 }
 
 fn list(table: &str, set: &str, flows: &[Flow]) -> NetlinkRequest {
-    let mut message = message("adding flows", NEWSETELEM, CREATE);
+    let mut message = message("adding flows to an nftables set", NEWSETELEM, CREATE);
     message.text(1, table);
     message.text(2, set);
     message.nest(3, |list| {

@@ -9,7 +9,7 @@
 //!   sets in4 in6                      local ports whose incoming connections are captured
 //!   map nameports                     protocol . port range -> group of ports (see `named.rs`)
 //!   sets named4 named6                address . group of ports: addresses of DNS names
-//!   sets kept_* client_*              captured flows, and flows of clients (see `flows.rs`)
+//!   sets kept_* client_*              captured flows, and flows that clients opened (`flows.rs`)
 //!   chain output                      marks packets that must be captured
 //!   chains forwarded forwarding       mark packets of containers, if they must be captured
 //!   chain strays                      marks packets if the replaced table captured their flow
@@ -21,10 +21,11 @@
 //!   chain postrouting                 drops captured packets that would leave the host
 //! ```
 //!
-//! To mark a packet, a chain sets a fwmark. The kernel routes marked packets to `lo`, where the
-//! agent receives them. `N` is the number of a *section*: consecutive policy rules for the same
-//! users or control groups. `rules.rs` builds the nftables rules that use connection tracking, and
-//! `untracked.rs` builds the nftables rules that do not use it.
+//! *Clients* connect to programs of this host. To mark a packet, a chain sets a fwmark. The kernel
+//! routes marked packets to `lo`, where the agent receives them. `N` is the number of a *section*:
+//! consecutive policy rules for the same users or control groups. `rules.rs` builds the nftables
+//! rules that use connection tracking, and `untracked.rs` builds the nftables rules that do not use
+//! it.
 //!
 //! [`install`] replaces the whole table in one transaction. For a moment after the transaction, the
 //! kernel may not find all elements of the new table. So a second table with the same contents,
@@ -430,7 +431,7 @@ fn exists(netfilter: &mut Netlink, table: &str) -> Result<bool, Error> {
 }
 
 fn has_chain(netfilter: &mut Netlink, chain: Chain) -> Result<bool, Error> {
-    let mut question = message("checking whether a chain exists", GETCHAIN, 0);
+    let mut question = message("checking whether an nftables chain exists", GETCHAIN, 0);
     question.text(1, TABLE);
     question.text(3, chain.name());
     is_found(netfilter, question)
@@ -476,14 +477,14 @@ fn declare(flags: u32) -> NetlinkRequest {
 }
 
 fn delete() -> NetlinkRequest {
-    let mut message = message("removing the table", DELTABLE, NLM_F_ACK);
+    let mut message = message("removing the nftables table", DELTABLE, NLM_F_ACK);
     message.text(1, TABLE);
     message
 }
 
 /// The name of the second table while the first is replaced.
 const NEW_TABLE: &str = "tacit-new";
-const DECLARING: &str = "making the table";
+const DECLARING: &str = "creating the nftables table";
 const NEWTABLE: u16 = 0;
 const GETTABLE: u16 = 1;
 const DELTABLE: u16 = 2;

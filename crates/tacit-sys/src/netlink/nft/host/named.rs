@@ -61,7 +61,7 @@ pub struct NamedFlows<'a> {
 
 /// The map and the sets, empty.
 pub(super) fn declarations() -> Vec<NetlinkRequest> {
-    let mut ports = message("creating the map from ports to port groups", NEWSET, CREATE);
+    let mut ports = message("creating the nftables map from ports to port groups", NEWSET, CREATE);
     ports.text(1, TABLE);
     ports.text(2, PORTS);
     ports.be32(3, SET_INTERVAL | SET_CONCAT | SET_MAP);
@@ -79,7 +79,7 @@ pub(super) fn declarations() -> Vec<NetlinkRequest> {
     ports.be32(10, 7);
     let sets = NAMED.into_iter().zip([(TYPE_V4, 4), (TYPE_V6, 16)]).zip(8..);
     let sets = sets.map(|((name, (address_type, address_bytes)), number)| {
-        let step = "creating the sets of addresses that DNS names resolve to";
+        let step = "creating the nftables sets of addresses that DNS names resolve to";
         let mut set = message(step, NEWSET, CREATE);
         set.text(1, TABLE);
         set.text(2, name);
@@ -162,7 +162,7 @@ pub(super) fn read_set(
     set: &str,
     mut each: impl FnMut(&[u8]),
 ) -> Result<(), Error> {
-    let mut question = message("reading a set", GETSETELEM, NLM_F_DUMP);
+    let mut question = message("reading an nftables set", GETSETELEM, NLM_F_DUMP);
     question.text(1, table);
     question.text(2, set);
     let read = netfilter.ask(question, ReplyCount::ManyUnbroken, |payload| {
