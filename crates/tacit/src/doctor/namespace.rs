@@ -198,8 +198,8 @@ fn made(user: User) -> Vec<Finding> {
     let whose = match user {
         User::Own => "each run has a user namespace of its own; its programs have no capabilities",
         User::Root => {
-            "runs of root have no user namespace; their programs keep root's capabilities, except \
-             capabilities that act outside of the run"
+            "runs that root starts have no user namespace; their programs keep root's \
+             capabilities, except capabilities that act outside of the run"
         }
     };
     vec![

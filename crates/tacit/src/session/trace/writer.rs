@@ -326,7 +326,9 @@ fn wait_until_ready(file: &File, trace: &Trace, until: Instant) -> io::Result<()
         if trace.end_reason().is_some()
             && now >= *last.get_or_insert_with(|| now + LAST_BYTES_WAIT_MAX)
         {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "the file accepts no more bytes"));
+            let why =
+                "the file accepts no more bytes: the program that reads it has stopped reading";
+            return Err(io::Error::new(io::ErrorKind::TimedOut, why));
         }
     }
 }
