@@ -1,18 +1,19 @@
 //! Opens pairs of connected sockets for a link between two kernels. Over a *link*, a run (a program
-//! under `tacit run`) uses sockets of the other kernel. A socket cannot be passed to another
-//! kernel. So the agent of the run gets one socket of a pair, and the link server connects the
-//! second socket with the other kernel. All pairs are in a network namespace in which every address
-//! is local ([`create_mirror`](crate::namespace::create_mirror)).
+//! under `tacit run`) uses the network of the other kernel. The *real socket* of a connection is on
+//! the other kernel, and a socket cannot be passed to another kernel. So the agent of the run gets
+//! one socket of a pair instead. The link server moves bytes between the second socket of the pair
+//! and the real socket. All pairs are in a network namespace in which every address is local
+//! ([`create_mirror`](crate::namespace::create_mirror)).
 //!
 //! ```text
-//!   agent of a run ── `program` ══════ `server` ── link server ── stream ──> other kernel
+//!   agent of a run ── `program` ══════ `server` ── link server ── stream ──> real socket
 //!                     192.0.2.7:41000  198.51.100.1:80
 //! ```
 //!
 //! The two sockets are the fields `program` and `server` of [`MirrorPair`]. The socket `program` is
-//! for the agent of the run, and has the address of the socket on the other kernel. The socket
-//! `server` stays with the link server, and has the address of the remote peer. If an earlier
-//! connection still uses the address of `program`, then `program` gets another port.
+//! for the agent of the run, and has the local address of the real socket. The socket `server`
+//! stays with the link server, and has the address of the remote peer. If an earlier connection
+//! still uses the address of `program`, then `program` gets another port.
 
 use std::io;
 use std::net::SocketAddr;

@@ -9,11 +9,11 @@
 //!          └───────── StepOutcome, by value ────────────────────────────────────┘
 //! ```
 //!
-//! rustls resumes a session only with the callback object of the session's first handshake.
-//! Therefore all connections of a rule share one callback object. This object cannot store the data
-//! of one connection. Instead, the callbacks write to a thread-local variable. [`observe`] clears
-//! this variable before the step, and reads it after the step. For this reason, a step must not
-//! wait, and must not begin another step on the same thread.
+//! rustls resumes a session only if both connections use the same callback object. Therefore all
+//! connections of a rule share one callback object. This object cannot store the data of one
+//! connection. Instead, the callbacks write to a thread-local variable. [`observe`] clears this
+//! variable before the step, and reads it after the step. For this reason, a step must not wait,
+//! and must not begin another step on the same thread.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -114,8 +114,8 @@ impl TunnelExplanation {
     }
 }
 
-const WITHOUT_INBOUND: &str = "packets from the peer do not reach the program. tacit sends no \
-                               answer of the program in clear";
+const WITHOUT_INBOUND: &str =
+    "packets from the peer do not reach the program. No packet leaves in clear";
 
 impl Display for TunnelExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -329,10 +329,12 @@ fn why_not_selected(s: &Selectors, flow: &Flow, selector: Mismatch) -> String {
         // Depends on the form of the rule.
         Mismatch::Listen => String::new(),
         Mismatch::Direction => {
-            format!("direction {} is not {}", direction(flow.direction), direction(s.direction))
+            let [found, wanted] = [direction(flow.direction), direction(s.direction)];
+            format!("the flow is {found}, but the rule is for {wanted} flows")
         }
         Mismatch::Protocol => {
-            format!("protocol {} is not {}", flow.protocol.word(), s.protocol.word())
+            let [found, wanted] = [flow.protocol.word(), s.protocol.word()];
+            format!("the flow uses {found}, but the rule is for {wanted}")
         }
         Mismatch::Local => {
             let wanted = list(&s.local);
@@ -574,7 +576,7 @@ deny = true
                 "the rule is for connections that clients open to 127.0.0.1:8, but a program of \
                  this host opened this flow",
             ),
-            (12, "datagrams", "protocol tcp is not udp"),
+            (12, "datagrams", "the flow uses tcp, but the rule is for udp"),
             (
                 17,
                 "elsewhere",

@@ -10,10 +10,10 @@
 //! SA (security association). There must be no NAT between the two peers, because the TCP and UDP
 //! checksums cover the addresses of both peers.
 //!
-//! Limits: fragments and packets with options or extension headers are dropped. The policy permits
-//! transport mode only for AH, and for ESP with AES-CBC. ESP with an AEAD cipher, such as AES-GCM,
-//! adds fewer bytes to a packet than an IPv6 header has. So the buffer of a received packet may
-//! have no room for the new IPv6 header. Then the packet is dropped.
+//! Limits: fragments and packets with options or extension headers are dropped. A received packet
+//! is also dropped if its buffer has no room for the new IPv6 header (40 bytes). This cannot happen
+//! with AES-CBC, because ESP with AES-CBC adds more bytes to a packet. For ESP in transport mode,
+//! the policy permits only AES-CBC.
 
 use std::net::IpAddr;
 use std::ops::Range;

@@ -234,7 +234,7 @@ pub(super) fn program(answers: RefusalSource, connects: ConnectCalls) -> Vec<soc
             None => debug_assert_eq!(
                 ABIS.len(),
                 1,
-                "an ABI without `audit_arch` must be the only ABI of the filter"
+                "a filter for several ABIs needs the `audit_arch` of each ABI"
             ),
         }
         program.extend(body);

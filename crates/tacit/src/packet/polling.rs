@@ -1,10 +1,10 @@
 //! Defines [`Polling`], which decides whether an engine polls for packets or waits.
 //!
 //! An engine polls for a short time after each packet. The next packet then does not have to wake
-//! the engine. But if other threads need the CPU, polling takes CPU time from them. To compensate
-//! for this time, the scheduler delays the engine when the engine has packets again. So if another
-//! thread runs while the engine polls, the engine stops polling. During the next [`REST`], the
-//! engine waits for packets without polling.
+//! the engine. But if other threads need the CPU, polling takes CPU time from them. Later, when
+//! the engine has packets, the scheduler runs these threads first. So if another thread runs while
+//! the engine polls, the engine stops polling. During the next [`REST`], the engine waits for
+//! packets without polling.
 
 use std::time::{Duration, Instant};
 

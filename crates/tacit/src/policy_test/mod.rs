@@ -116,7 +116,8 @@ fn read_flows(path: &Path) -> Result<String, String> {
     })?;
     if text.len() > POLICY_BYTES_MAX {
         return Err(format!(
-            "the limit is {POLICY_BYTES_MAX} bytes\n    fix: divide the flows into several files"
+            "the file has more than {POLICY_BYTES_MAX} bytes\n    fix: divide the flows into \
+             several files"
         ));
     }
     Ok(text)

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   launcher ──── Enrolment + sockets ─────> agent      a run begins
-//!            <─────────  RunTerms  ─────────            captured from here on; CMD may start
+//!            <─────────  RunTerms  ─────────            the run is captured; CMD may start
 //!            ── HelperChannel + descriptor ─>           a new helper replaces one that died
 //!            ────────── (closed) ──────────>            the run has ended
 //!

@@ -121,12 +121,12 @@ fn report(args: &ConnectArgs, clocks: &Clocks, results: Results) -> Report {
         Some(rate) => format!("{rate} connections/s"),
         None => "closed loop".to_owned(),
     };
-    let each_way = match bytes {
-        1 => "1 byte each way".to_owned(),
-        _ => format!("{bytes} bytes each way"),
+    let sizes = match bytes {
+        1 => "requests and replies of 1 byte".to_owned(),
+        _ => format!("requests and replies of {bytes} bytes"),
     };
     let summary = format!(
-        "{connections} connections, at most {at_once} at a time, {each_way}, {pace}, {time:.2} s",
+        "{connections} connections, at most {at_once} at a time, {sizes}, {pace}, {time:.2} s",
         time = used.seconds
     );
     let mut report = Report::new("connect", summary);

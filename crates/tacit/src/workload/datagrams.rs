@@ -62,8 +62,8 @@ struct DatagramClientArgs {
     /// Duration of the measurement
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     seconds: Duration,
-    /// Retry the first request for this long. Without this option, retry for 30s, and end if the
-    /// server's host refuses the request
+    /// Retry the first request for this long, even if the server's host refuses it. Without this
+    /// option, retry for 30s, but exit at the first refusal
     #[arg(long, value_name = "TIME", value_parser = time)]
     wait: Option<Duration>,
     #[command(flatten)]
@@ -311,7 +311,7 @@ fn report(
     let DatagramClientArgs { connections, bytes, seconds, .. } = args;
     let sockets = with_noun(*connections, "socket");
     let time = used.seconds;
-    let summary = format!("{sockets}, {bytes} bytes each way over UDP, {time:.1} s");
+    let summary = format!("{sockets}, requests and replies of {bytes} bytes over UDP, {time:.1} s");
     let mut report = Report::new("datagrams", summary);
     report.set("connections", *connections);
     report.set("bytes", *bytes);

@@ -365,7 +365,7 @@ fn report(
     }
     let Load { connections, request_bytes, reply_bytes, pace } = load;
     let sizes = if request_bytes == reply_bytes {
-        format!("{request_bytes} bytes each way")
+        format!("requests and replies of {request_bytes} bytes")
     } else {
         format!("requests of {request_bytes} bytes, replies of {reply_bytes} bytes")
     };

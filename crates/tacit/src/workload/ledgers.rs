@@ -170,7 +170,10 @@ impl LedgerUsage {
             ("uncaptured", (self.all_us - captured).max(0.0)),
             ("all", self.all_us),
             ("CPU time on engines", self.places_us.engine),
-            ("CPU time of work that engines could have done", self.places_us.eligible),
+            (
+                "CPU time on other CPUs, for work that engines could have done",
+                self.places_us.eligible,
+            ),
             ("CPU time to keep the ledger", self.accounting_us),
         ])
     }

@@ -389,7 +389,7 @@ fn reports_are_text_json_and_a_page_and_stand_beside_each_other() {
     assert!(first.status.success(), "{}", text_of(&first));
     let said = String::from_utf8_lossy(&first.stdout);
     for line in [
-        "interactive: 10 connections, 100 bytes each way, closed loop",
+        "interactive: 10 connections, requests and replies of 100 bytes, closed loop",
         "label: first",
         "note: the client sends the next request only after a reply (closed loop)",
     ] {

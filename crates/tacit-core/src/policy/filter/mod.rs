@@ -2,6 +2,15 @@
 //! --host`, these are the packets of the host. With `tacit run`, these are the packets in the IPsec
 //! tunnels of the program.
 //!
+//! The policy contains filter rules and rules for flows (`permit`, `deny`, `tls`) in one list. The
+//! first policy rule that matches a packet decides. If that rule is for flows, or if no policy rule
+//! matches, the packet continues to the nftables rules for flows.
+//!
+//! `scan` defines the meaning of the rules: it compares a packet with one rule after another.
+//! [`FilterPlan`] gives the same result, and needs fewer lookups. The plan converts filter rules to
+//! elements of nftables sets and maps, and collects the elements in groups. All elements of a group
+//! restrict the same fields of a packet, so one lookup searches the whole group.
+//!
 //! ```text
 //! FilterRule ──scan──> the first rule that matches, and why earlier rules do not match
 //!            ──plan──> groups of elements ──> nftables sets and maps, for packets of the host
@@ -9,17 +18,6 @@
 //!                                        │    IPsec tunnels
 //!                                        └──> decide: compares all elements, to explain the result
 //! ```
-//!
-//! The plan converts filter rules to elements of nftables sets and maps, and collects the elements
-//! in groups. All elements of a group restrict the same fields of a packet, so one lookup searches
-//! the whole group.
-//!
-//! The policy contains filter rules and rules for flows (`permit`, `deny`, `tls`) in one list. The
-//! first policy rule that matches a packet decides. If that rule is for flows, or if no policy rule
-//! matches, the packet continues to the nftables rules for flows.
-//!
-//! `scan` defines the meaning of the rules: it compares a packet with one rule after another.
-//! [`FilterPlan`] gives the same result, and needs fewer look-ups.
 
 mod capture_file;
 mod classifier;

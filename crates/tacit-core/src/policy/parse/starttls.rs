@@ -81,8 +81,8 @@ fn postgres(table: &TomlTable<'_>, mode: Option<StarttlsMode>) -> Option<Postgre
     let Some(value) = table.value("cancel") else { return Some(PostgresOptions::default()) };
     let cancel = value.choice(&[("refuse", Cancel::Refuse), ("clear", Cancel::Clear)])?;
     if mode == Some(StarttlsMode::Optional) {
-        let why = "with mode = \"optional\", tacit relays all cancel requests that arrive in \
-                   clear, so `cancel` has no effect";
+        let why = "with mode = \"optional\", tacit relays all PostgreSQL cancel requests that \
+                   arrive in clear, so `cancel` has no effect";
         table.refuse(&POSTGRES_KEYS, why, "remove `cancel`, or remove `mode`");
         return None;
     }

@@ -5,9 +5,10 @@
 //! one direction, one combination of protocol and ports, and the address prefixes behind one peer.
 //! The conversion has three steps:
 //!
-//! 1. Divide the ports into cells. The same policy rules apply to all ports of a cell (`cells`).
-//! 2. For each address of a cell, find the first policy rule that matches (`claims`).
-//! 3. Join adjacent cells that have the same addresses behind the same peer. The result is a group.
+//! 1. Divide the local and remote ports into *cells*: the same policy rules apply to all ports of a
+//!    cell (`cells`).
+//! 2. For each cell and each address, find the first policy rule that matches (`claims`).
+//! 3. For each peer, join adjacent cells with the same addresses. The result is a group.
 //!
 //! Two groups of the same direction never match the same packet, so their order does not matter.
 //!

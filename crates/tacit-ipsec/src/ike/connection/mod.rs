@@ -1,15 +1,16 @@
 //! Runs the exchanges of IKEv2 with one peer, as a state machine without I/O.
 //!
 //! ```text
-//!   handle_datagram ─┐                          ┌─> poll_transmit
-//!   handle_timeout  ─┼─> opening: IKE_SA_INIT    ├─> poll_timeout
-//!   commands        ─┘   IKE SAs: IKE_AUTH, ...  └─> poll_event
-//!                        child SAs
+//!   handle_datagram ──┐                   ┌─> poll_transmit   datagrams to send
+//!   handle_timeout  ──┼─> IkeConnection ──┼─> poll_event      results, such as new keys
+//!   rekey, close, … ──┘                   └─> poll_timeout    when to call handle_timeout
 //! ```
 //!
-//! After each call of a `handle_` function or a command, the caller calls the `poll_` functions
-//! until they return `None`. A connection has one current IKE SA. While this IKE SA is being
-//! replaced, there may be up to two further IKE SAs. Child SAs (the keys of tunnels) belong to the
+//! After each call of a function on the left, the caller calls `poll_transmit` and `poll_event`
+//! until they return `None`. Then the caller calls `poll_timeout`.
+//!
+//! A connection has one current IKE SA (the keys of IKE messages). While this IKE SA is being
+//! replaced, there may be up to two replacements. Child SAs (the keys of tunnels) belong to the
 //! connection and not to an IKE SA (RFC 7296 section 2.8).
 //!
 //! Limits: [`SAS_MAX`] IKE SAs, [`CHILDREN_MAX`] child SAs. A request is repeated up to nine times

@@ -1,13 +1,13 @@
 //! Implements the helper's channel to the agent. On this channel, the helper asks whether a program
 //! may connect. The agent answers with a socket for the program (a *handed* socket).
 //!
-//! A successor of the agent may run in another network namespace. Programs may still have sockets
-//! from the network namespaces of earlier agents. The helper recognises a handed socket by its
-//! network namespace. So the helper remembers the network namespaces of all agents so far.
+//! A handed socket is in the network namespace of the agent that opened it. The helper recognises
+//! handed sockets by this network namespace. When a new agent replaces an agent, the new agent may
+//! run in another network namespace. So the helper remembers the network namespaces of all agents.
 //!
 //! Limits: if the buffer of the channel is full, at most [`UNSENT_MAX`] messages are queued. The
-//! helper remembers at most [`OUTSIDE_MAX`] network namespaces. If a successor runs in yet another
-//! network namespace, the helper does not use the channel to this successor.
+//! helper remembers at most [`OUTSIDE_MAX`] network namespaces. If a new agent runs in a further
+//! network namespace, the helper does not ask this agent.
 
 use std::collections::VecDeque;
 use std::io;

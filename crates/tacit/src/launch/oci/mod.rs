@@ -3,8 +3,10 @@
 //!
 //! ```text
 //! runtime ── state ──> hook (this) ── forks ──> launcher ── registers ─> agent
-//!         <─ exit status ─┘ <─ captured ───────────┘  stays until the container's process ends
+//!         <─ exit status ─┘ <─ captured ───────────┘
 //! ```
+//!
+//! The launcher runs until the container's process ends.
 //!
 //! If the hook cannot capture the traffic of the container's network namespace, the hook fails.
 //! Then the runtime does not start the container.

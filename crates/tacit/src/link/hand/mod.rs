@@ -3,14 +3,15 @@
 //!
 //! ```text
 //!   tacit link take NAME -- CMD     listens at NAME.sock
-//!   tacit link give ID --to NAME    stops the program ── copies its socket ── socket ──> take
-//!                                                     <──── "taken", once CMD runs ──
-//!                                   then continues, stops or kills the program (`--then`)
+//!   tacit link give ID --to NAME    1. stops the program that has the socket (the giver)
+//!                                   2. sends a copy of the socket to NAME.sock
+//!                                   3. waits until `take` has started CMD
+//!                                   4. continues the giver, or does what `--then` requests
 //! ```
 //!
-//! ID is PID/FD, or the id of a connection. The *giver* is the program that has the socket. `give`
-//! stops the giver, and then copies the socket. So the giver reads no byte during the transfer, and
-//! all unread bytes stay in the socket. If CMD cannot be started, the giver continues as before.
+//! ID is PID/FD, or the id of a connection. The giver is stopped when `give` copies the socket. So
+//! the giver reads no byte during the transfer, and all unread bytes stay in the socket. If CMD
+//! cannot be started, the giver continues as before.
 //!
 //! `give` and `take` must run as the same user: each checks the user of the other (SO_PEERCRED).
 

@@ -1,9 +1,10 @@
-//! Part of a link server: stores the clients that have connected to bound sockets. A client waits
-//! until the link server on the other kernel opens a stream for its bytes. That server identifies
-//! the client by a number, its *ticket* (`framed.rs`). Each bound socket, with its clients, belongs
-//! to a *session*: a run that uses the link.
+//! Part of a link server: stores clients that wait for a stream. A run on another kernel can bind a
+//! socket of this kernel over the link. When a client connects to this socket, the client gets a
+//! number, its *ticket* (`framed.rs`). The client then waits until the link server on the other
+//! kernel opens a stream with this ticket. The stream moves the bytes of the client.
 //!
-//! When a session ends, the server closes the connections of the session's clients.
+//! Each bound socket, with its clients, belongs to a *session*: a run that uses the link. When a
+//! session ends, the server closes the connections of the session's clients.
 //!
 //! Limits: at most [`TICKETS_MAX`] clients of a link wait at the same time. One session has at most
 //! [`TICKETS_OF_SESSION_MAX`] of these clients. All sessions from one host together have at most

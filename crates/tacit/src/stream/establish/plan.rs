@@ -5,11 +5,13 @@
 //! | connection | waits first for | socket with TLS | connects to the server |
 //! |---|---|---|---|
 //! | no TLS, or TLS that the program starts later | | none | immediately |
-//! | TLS as a server | STARTTLS with the client | downstream | after the handshake |
+//! | TLS as a server, with STARTTLS | STARTTLS with the client | downstream | after the handshake |
 //! | TLS as a server, no STARTTLS | the client's first byte | downstream | after the handshake |
-//! | clear, where TLS is optional | the client's first byte | none | after this byte |
-//! | TLS as a client | STARTTLS with the server | upstream | before the handshake |
-//! | FTP data connection | the client's first bytes | either | before the handshake |
+//! | TLS is optional, the client uses none | the client's first byte | none | after this byte |
+//! | TLS as a client, with STARTTLS | STARTTLS with the server | upstream | before the handshake |
+//! | TLS as a client, no STARTTLS | | upstream | before the handshake |
+//! | FTP data, TLS as a server | the client's first bytes | to the client | before the handshake |
+//! | FTP data, TLS as a client | | to the server | before the handshake |
 //!
 //! A rule with `activate` can start the server when the client's first message arrives. Then the
 //! agent connects to the server after this message.
