@@ -4,6 +4,7 @@
 //! ```text
 //! BatchSocket::send:     [ 1,456 B │ 1,456 B │ 1,456 B │ 900 B ]  one call, four datagrams
 //! BatchSocket::receive:  the same batch, if the kernel has joined the datagrams; otherwise one
+//!                        datagram
 //! ```
 //!
 //! A batch consists of the datagrams of one call. All datagrams of a batch have the same length,

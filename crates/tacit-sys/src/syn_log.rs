@@ -1,7 +1,6 @@
-//! Copies the SYN packets of programs under `tacit run` to the agent. Then the agent connects to
-//! the destinations of these packets. Meanwhile, the kernel *holds* each SYN: it drops the packet.
-//! When the agent has connected to the destination, the agent sends the SYN again. There are two
-//! methods to copy SYN packets:
+//! Copies the SYN packets of programs under `tacit run` to the agent. A *held* SYN is a packet that
+//! the kernel drops after the copy. The agent connects to the destination of the SYN, and then
+//! sends the SYN again. There are two methods to copy SYN packets:
 //!
 //! ```text
 //! nfnetlink_log   the default: an nftables rule copies each held SYN

@@ -142,7 +142,11 @@ impl<'o> Effective<'o> {
                          the same attribute at {other}",
                         other = there.at
                     );
-                    findings.error(&field.at, message, "remove one of the two lines");
+                    findings.error(
+                        &field.at,
+                        message,
+                        "remove the attribute from one of the two blocks",
+                    );
                 }
             }
         }

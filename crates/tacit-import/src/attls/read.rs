@@ -79,7 +79,8 @@ pub(super) fn rules<'o>(objects: &'o Objects, findings: &mut Findings) -> Vec<Ef
         );
         if text::ibm_1047_order(name) > text::ibm_1047_order(&second.rule.name) {
             let message = format!(
-                "{order}. z/OS tries this rule first, because EBCDIC sorts digits after letters"
+                "{order}. z/OS tries this rule first, because z/OS sorts names in EBCDIC order: a \
+                 to z, A to Z, 0 to 9"
             );
             findings.changed(&second.rule.at, message, "give the two rules different priorities");
         } else {

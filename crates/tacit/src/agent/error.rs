@@ -100,10 +100,10 @@ impl fmt::Display for AgentError {
             Self::Host(error) => write!(f, "{error}"),
             Self::Raw(sa, error) => write!(
                 f,
-                "cannot open a raw socket, which the packets of [sa.{sa}] need because they are \
-                 not sent in UDP: {error}\n    fix: start the agent as root or with \
-                 CAP_NET_RAW; or, with ESP, remove `encapsulation = \"none\"`, so that packets are \
-                 sent in UDP"
+                "cannot open a raw socket for [sa.{sa}]: {error}. The agent needs this socket, \
+                 because the packets of [sa.{sa}] are not sent in UDP\n    fix: start the agent as \
+                 root or with CAP_NET_RAW; or, with ESP, remove `encapsulation = \"none\"`, so \
+                 that packets are sent in UDP"
             ),
             Self::Activate(error) => write!(f, "{error}"),
             Self::Link(error) => write!(f, "{error}"),

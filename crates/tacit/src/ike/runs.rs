@@ -2,10 +2,10 @@
 //! When the policy or the addresses of the host change, this module computes the routes of the runs
 //! again.
 //!
-//! The gateway of a tunnel assigns an address to a run only once. Later, the host, a rule of a new
-//! policy, or a DNS name that a program resolves can use the same address. After such changes,
-//! tacit checks the assigned addresses again (module `assigned`). Otherwise, packets from the run
-//! to this address would not leave the run.
+//! The gateway of a tunnel assigns an address to a run only once. Later, something else may use the
+//! same address: the host, a rule of a new policy, or a DNS name that a program resolves. Packets
+//! from the run to this address would then stay inside the run. So tacit checks the assigned
+//! addresses again after changes (module `assigned`).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

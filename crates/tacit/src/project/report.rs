@@ -85,9 +85,9 @@ impl Answer {
              keeps its measured share of the kernel's CPU time",
         );
         assume(
-            "the projection does not change the CPU time of the agent's own work and of removed \
-             rules. The row `uncaptured` is CPU time for which the agent does not know the work. \
-             This row changes by the same factor as the sum of the other rows",
+            "the projection does not change the CPU time of the agent's own work or of removed \
+             rules. The row `uncaptured` is CPU time that the agent cannot assign to any work. The \
+             projection changes this row by the same factor as the sum of the other rows",
         );
         if question.scale != 1.0 {
             assume(
@@ -226,8 +226,8 @@ impl Answer {
             let _ = writeln!(
                 out,
                 "engines: {engines}, each with a capacity of {engine_capacity:.1} % of one CPU. \
-                 Of the {all:.1} % that engines can take over, engines do {on_engines:.1} %, and \
-                 other CPUs do {spilled:.1} %"
+                 The work that engines can take over needs {all:.1} % of one CPU: \
+                 {on_engines:.1} % on engines, and {spilled:.1} % on other CPUs"
             );
             if *spilled > 0.0 && engines > 0 {
                 let on_engines_part = on_engines / all;
@@ -474,8 +474,8 @@ mod tests {
              time; engines needed for this work: 2, each at most 100 % busy",
             "general CPUs (CPUs without an engine), measured: 2; on average, the agent uses 56.88 \
              % of each general CPU",
-            "engines: 1, each with a capacity of 100.0 % of one CPU. Of the 105.2 % that engines \
-             can take over, engines do 100.0 %, and other CPUs do 5.2 %",
+            "engines: 1, each with a capacity of 100.0 % of one CPU. The work that engines can \
+             take over needs 105.2 % of one CPU: 100.0 % on engines, and 5.2 % on other CPUs",
         ] {
             assert!(text.lines().any(|found| found == line), "no line {line:?} in\n{text}");
         }
@@ -512,8 +512,8 @@ mod tests {
             assert!(text.lines().any(|line| row(line) == cells), "no {cells:?} in\n{text}");
         }
         for line in [
-            "engines: 1, each with a capacity of 100.0 % of one CPU. Of the 105.2 % that engines \
-             can take over, engines do 100.0 %, and other CPUs do 5.2 %",
+            "engines: 1, each with a capacity of 100.0 % of one CPU. The work that engines can \
+             take over needs 105.2 % of one CPU: 100.0 % on engines, and 5.2 % on other CPUs",
             "         with spill = false, engines would do 95 % of the work that engines can take \
              over",
             "general CPUs (CPUs without an engine), measured: 3; on average, the agent uses 37.92 \

@@ -245,9 +245,10 @@ async fn dial_inside(
     let program = route.program;
     match connect_inside(run, route, options, security).await {
         Ok(socket) => Ok(Upstream { socket, target: program.into() }),
-        Err(error) => {
-            Err(Unreached::new(&format_args!("the program that listens on {program}"), &error))
-        }
+        Err(error) => Err(Unreached::new(
+            &format_args!("the program that listens at address {program}"),
+            &error,
+        )),
     }
 }
 
@@ -270,9 +271,10 @@ async fn dial_on_host(
     let source = SocketAddr::new(canonical(*client).ip(), 0);
     match connect_inside_as(run, InsideRoute { program, source }, options, security).await {
         Ok(socket) => Ok(Upstream { socket, target: program.into() }),
-        Err(error) => {
-            Err(Unreached::new(&format_args!("the program that listens on {program}"), &error))
-        }
+        Err(error) => Err(Unreached::new(
+            &format_args!("the program that listens at address {program}"),
+            &error,
+        )),
     }
 }
 

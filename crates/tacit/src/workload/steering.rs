@@ -15,7 +15,7 @@
 //!                              closes its connections, exits
 //! ```
 //! The connections stay open until the client receives the last line or end of file. If a workload
-//! also measures the end of connections, the client closes its connections earlier.
+//! also measures how connections close, the client closes them before it prints the report.
 
 use std::io::{self, BufRead, Write};
 

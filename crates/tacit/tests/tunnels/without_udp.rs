@@ -219,12 +219,12 @@ fn an_agent_without_the_right_to_raw_sockets_does_not_start() {
         r#"raw_policies ah tunnel 4
         [ -z "$OWNER_OF_RUNS" ] || chown -R "$OWNER_OF_RUNS" near far
         run true && fail started
-        grep -o 'cannot open a raw socket, which the packets of \[sa.far\] need' run.log
+        grep -o 'cannot open a raw socket for \[sa.far\]' run.log
         grep -o 'start the agent as root or with CAP_NET_RAW' run.log"#,
     );
     assert!(
         text.ends_with(
-            "cannot open a raw socket, which the packets of [sa.far] need\n\
+            "cannot open a raw socket for [sa.far]\n\
              start the agent as root or with CAP_NET_RAW\n"
         ),
         "{text}"

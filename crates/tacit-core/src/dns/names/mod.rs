@@ -2,9 +2,9 @@
 //! `/etc/hosts`.
 //!
 //! The first name of an address gets the address itself, and keeps this address as long as the
-//! table exists. Every further name of this address gets an *alias*. An alias is a reserved address
-//! that stands for one name and one true address. If aliases are disabled, the names share the
-//! address.
+//! [`NameTable`] exists. Every further name of this address gets an *alias*. An alias is a reserved
+//! address that stands for one name and one true address. If aliases are disabled, the names share
+//! the address.
 //!
 //! Entries do not expire with the TTL of the answer, because a program may use an address for
 //! longer.

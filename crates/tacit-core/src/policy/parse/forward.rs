@@ -218,9 +218,8 @@ pub(super) fn check_send_proxy(table: &TomlTable<'_>, rule: &Rule) -> bool {
         return true;
     }
     if let Some(value) = table.value("send-proxy") {
-        let message = "`send-proxy` cannot be `tls` in this rule: the PROXY header would describe \
-                       the TLS connection of the client, but tacit sends the header before the \
-                       client's TLS handshake";
+        let message = "`send-proxy` cannot be `tls` in this rule: when tacit sends the PROXY \
+                       header, the client has not done a TLS handshake with tacit";
         let fix = "set send-proxy = true, or write the rule with role = \"server\" and without \
                    `starttls`";
         value.error(message, fix);

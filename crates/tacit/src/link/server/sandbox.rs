@@ -8,7 +8,8 @@
 //! all except one   no new programs and processes                                  seccomp
 //! ```
 //!
-//! The exception is the thread that starts signers: the processes that hold private keys.
+//! The exception is the thread that starts signers. A *signer* is a process that holds private
+//! keys.
 //!
 //! If the kernel does not support a part of the sandbox, the server runs without this part. `tacit
 //! link info` shows the missing part.
@@ -123,7 +124,7 @@ impl ServerSandbox {
 
 /// What `tacit link info` shows if the policy turns the sandbox off.
 pub(super) fn shown_off() -> LinkSandbox {
-    let off = "not limited: the policy has sandbox = false in [agent]".to_owned();
+    let off = "the sandbox is off: the policy has sandbox = false in [agent]".to_owned();
     LinkSandbox { files: off.clone(), calls: off.clone(), capabilities: off }
 }
 

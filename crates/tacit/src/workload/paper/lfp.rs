@@ -251,10 +251,10 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
                  from a sparse file to /dev/null. The other measurement transfers three streams of \
                  100 MB at the same time. The published figures are for TCP/IP for VSE and for LFP \
                  (Linux Fast Path) on a z10 EC under z/VM. The measured figures are for a program \
-                 in a network namespace and a server of the host. They are connected by a TCP/IP \
-                 stack in user space (slirp4netns, pasta), by a veth pair, or by tacit (relay, \
-                 handed, link over a UNIX socket, link over TLS on TCP). The CPU time is the sum \
-                 for the client, the server and all processes between them"
+                 in a network namespace and a server of the host. The program and the server are \
+                 connected by a TCP/IP stack in user space (slirp4netns, pasta), by a veth pair, \
+                 or by tacit (relay, handed, link over a UNIX socket, link over TLS on TCP). The \
+                 CPU time is the sum for the client, the server and all processes between them"
             .to_owned(),
         tables: vec![
             table(samples, "rate", "Rate", RATE, 0, "MB/s"),

@@ -122,10 +122,11 @@ pub(super) struct PaperArgs {
 /// The papers that the argument `PAPER` can select.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum PaperChoice {
-    /// z/TPF: messages per second with an older and a newer TLS library, and with a lock for all
-    /// calls or only for calls that write
+    /// z/TPF: messages per second with two versions of a TLS library, and with two versions of a
+    /// lock for socket calls
     Ztpf,
-    /// MQ for z/OS: CPU time to start and stop a channel with TLS, and round trips of messages
+    /// MQ for z/OS: CPU time to start and stop an MQ channel (a connection) with TLS, and the
+    /// round-trip time of messages
     Mq,
     /// z/VM: CPU time of a new connection while many connections are open, with and without client
     /// certificates

@@ -106,7 +106,7 @@ impl Session {
 
     fn ended(&self) -> Gap {
         let output = self.process.log_end();
-        Gap::failed(format!("the measured program ended: {output}"))
+        Gap::failed(format!("the measured program ended before the measurement ended: {output}"))
     }
 }
 

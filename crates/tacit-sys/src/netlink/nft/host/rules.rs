@@ -267,7 +267,7 @@ impl Rules {
         // Most packets match no rule. Each check costs time for all of them, so that unusual
         // packets have chains of their own.
         let marked = [Host(MarkIsNot(none)), Host(Jump(Chain::Marked.name()))];
-        self.push(output, "adding the nft rule that selects packets with a fwmark", &marked);
+        self.push(output, "adding the nft rule that checks packets with a fwmark", &marked);
         self.push_marked();
         if let Some(user) = table.user {
             let of_agent = [Host(OfUser(user)), Accept];
@@ -304,7 +304,7 @@ impl Rules {
             self.push(output, step, &[&in_name_of_others[..], &[of_agent, Accept]].concat());
         }
         let noted = [Host(ConnectionMarkIsNot(none)), Host(Jump(Chain::Noted.name()))];
-        let step = "adding the nft rule that selects packets of connections with a conntrack mark";
+        let step = "adding the nft rule that checks packets of connections with a conntrack mark";
         self.push(output, step, &noted);
         self.push_noted_connections();
         self.push_filter_call(table, output);
@@ -377,7 +377,8 @@ impl Rules {
             Host(SetMark(captured)),
             Accept,
         ];
-        let step = "adding the nft rule that marks answers, so that the agent receives them";
+        let step = "adding the nft rule that marks answers to connections that the agent has \
+                    opened from a client's address";
         self.push(Chain::Noted, step, &answer);
         self.push_kept(Chain::Noted);
     }
@@ -628,7 +629,7 @@ impl Rules {
     /// What the routing rule has returned to `lo`.
     fn push_returned(&mut self, table: &HostTable<'_>) {
         let none = self.bits.none;
-        let step = "adding the nft rule that selects packets with a fwmark";
+        let step = "adding the nft rule that checks packets with a fwmark";
         let returned = [Host(MarkIsNot(none)), Host(Jump(Chain::Returned.name()))];
         // What comes from containers is marked on its own interface.
         let is_only_on_lo = table.forwarded.is_empty();

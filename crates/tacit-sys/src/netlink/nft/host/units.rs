@@ -3,7 +3,7 @@
 //! capture these packets.
 //!
 //! ```text
-//! table inet tacit_units              without an owner
+//! table inet tacit_units              has no owner process, so systemd can change the set `units`
 //!   set units                         control groups of systemd units; systemd updates this set
 //!   sets tcp4 tcp6 udp4 udp6          destinations of the policy rules with systemd units
 //!   chains sent redirected            call `senders` for packets to one of the destinations
@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Before systemd starts a process of a unit, systemd adds the control group of the unit to the set
-//! `units` (`NFTSet=`). This set needs a separate table, because the main table has an owner, and
+//! `units` (`NFTSet=`). This set needs a separate table, because the agent owns the main table, and
 //! systemd cannot write to the main table. The main table captures packets to the destinations of
 //! the policy rules with systemd units, except packets that have the fwmark.
 //!
@@ -210,7 +210,8 @@ fn rules(mark: u32) -> Vec<NetlinkRequest> {
     }
     push(
         SENDERS,
-        "adding the nft rule that sets a fwmark on packets of programs outside of systemd units",
+        "adding the nft rule that sets a fwmark on packets of programs outside the policy's \
+         systemd units",
         &[Host(SetMark(marked))],
     );
     let sets = [

@@ -219,7 +219,7 @@ impl Rules {
     fn push_candidates(&mut self, table: &HostTable<'_>) {
         let chain = Chain::Candidates;
         let marked = [Host(MarkIsNot(self.bits().none)), Host(Jump(Chain::Marked.name()))];
-        self.push(chain, "adding the nft rule that selects packets with a fwmark", &marked);
+        self.push(chain, "adding the nft rule that checks packets with a fwmark", &marked);
         self.push_own_packets(Chain::Marked);
         if let Some(user) = table.user {
             let of_agent = [Host(OfUser(user)), Accept];
@@ -320,7 +320,7 @@ impl Rules {
             }
         }
         let marked = [Host(MarkIsNot(self.bits().none)), Host(Jump(Chain::Returned.name()))];
-        self.push(Chain::Looped, "adding the nft rule that selects packets with a fwmark", &marked);
+        self.push(Chain::Looped, "adding the nft rule that checks packets with a fwmark", &marked);
         self.push_returned_to_agent(table);
     }
 
