@@ -38,7 +38,7 @@ Examples:
 Exit status: the exit status of CMD; 125 if tacit itself fails; 126 if CMD cannot be executed; 127
 if CMD does not exist.")]
 pub struct RunArgs {
-    /// The policy file, for a private agent of this run [default: $TACIT_POLICY]
+    /// Start a private agent for this run, with the policy FILE [default: $TACIT_POLICY]
     #[arg(short, long, value_name = "FILE")]
     pub(super) policy: Option<PathBuf>,
     #[command(flatten)]
