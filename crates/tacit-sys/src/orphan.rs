@@ -2,15 +2,16 @@
 //! descendant and the launcher have different network namespaces.
 //!
 //! ```text
-//! launcher ── helper               in the run's namespace: excluded by its process ID
-//!          ── agent                in the launcher's namespace: not listed
-//!          ── CMD ── ...           listed, also in namespaces that they create themselves
-//!          ── orphans ── ...       listed: when a parent ends, its children become the launcher's
+//! launcher ── helper               not listed: the caller excludes its process ID
+//!          ── agent                not listed: it is in the launcher's network namespace
+//!          ── CMD ── ...           listed
+//!          ── orphans ── ...       listed
 //! ```
 //!
-//! A process of the run cannot hide from this list, because it cannot enter the launcher's
-//! namespace. When the parent of a process ends, the process becomes a child of the launcher.
-//! Zombie processes are not listed.
+//! When the parent of a process ends, the process becomes a child of the launcher (an orphan). A
+//! process of the run cannot hide from this list, because it cannot enter the launcher's network
+//! namespace. If the process creates a namespace of its own, it is still listed. Zombie processes
+//! are not listed.
 //!
 //! The limits of [`crate::owner::descendants`] apply. While the caller ends the listed processes, a
 //! process can start another process. So to end all processes, the caller must list and end

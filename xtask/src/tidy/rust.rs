@@ -32,8 +32,8 @@ const BANNED_CODE: [(&str, &str); 8] = [
 
 /// Words in comments, and their replacements.
 const BANNED_PROSE: [(&str, &str); 3] = [
-    ("FIXME", "correct the code, or explain why it is correct"),
-    ("XXX", "correct the code, or explain why it is correct"),
+    ("FIXME", "correct the code; if the code is correct already, explain why"),
+    ("XXX", "correct the code; if the code is correct already, explain why"),
     ("TODO", "write the code that is missing here, or explain why it is not needed"),
 ];
 

@@ -174,7 +174,7 @@ impl Reader<'_> {
             }
             return self.findings.error(
                 &node.at,
-                format!("`{word}` names no file"),
+                format!("the path of the file is missing after `{word}`"),
                 "write the path of the file after the keyword",
             );
         };
@@ -373,7 +373,7 @@ mod tests {
                 "the map file does not name a file for the data set `SYS1.TLS(WEB)`",
             ),
             ("TTLSConfig none", "cannot read none: there is no file none"),
-            ("TTLSConfig", "`TTLSConfig` names no file"),
+            ("TTLSConfig", "the path of the file is missing after `TTLSConfig`"),
             (
                 "TTLSConfig main",
                 "the files include each other in a loop, or include files more than 4 levels deep",

@@ -7,9 +7,12 @@
 //!           Forget {name}               ──>   removes a key; no answer
 //!           Confine {paths}             ──>   enters its sandbox; Done, or an error
 //!           Channel, with two pipes     ──>   starts a thread for the requests on these pipes
-//! others    key name, CPU of the agent's
-//!           thread, scheme, message     ──>   signs; CPU time used, and the signature or an error
+//! others    key name, CPU number,
+//!           signature scheme, message   ──>   signs; the signature or an error, and the CPU time
 //! ```
+//!
+//! The CPU number is the CPU of the agent's thread that waits for the answer. The CPU time is the
+//! time that the signer's thread has used.
 
 use std::path::PathBuf;
 

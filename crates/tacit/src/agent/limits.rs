@@ -117,8 +117,8 @@ impl Agent {
                 .used(names)
                 .beyond("programs get SERVFAIL for further names, until a stored name expires"),
             LimitDisplay::new("host-named-addresses", NAMED_ADDRESSES_MAX).beyond(
-                "the agent stores no further addresses, and programs get SERVFAIL for names that \
-                 have these addresses, until a stored address expires",
+                "programs get SERVFAIL for names with further addresses, until a stored address \
+                 expires",
             ),
             LimitDisplay::new("host-flows", FLOWS_MAX).beyond(
                 "the kernel refuses new captured flows of programs, and new flows from clients",
@@ -153,8 +153,10 @@ impl Agent {
                     "the agent starts no further worker, and the existing workers serve all \
                      connections",
                 ),
-            LimitDisplay::new("handed-per-worker", crate::engine::HAND_OVER_QUEUE_MAX)
-                .beyond("engines wait until the data worker takes a connection from its queue"),
+            LimitDisplay::new("handed-per-worker", crate::engine::HAND_OVER_QUEUE_MAX).beyond(
+                "further connections stay on the engine until the queue of the data worker has \
+                 room",
+            ),
             LimitDisplay::new("traces", TRACES_MAX)
                 .used(self.shared.table.traces().len())
                 .beyond("the agent refuses the trace"),

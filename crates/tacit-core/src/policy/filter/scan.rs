@@ -268,19 +268,19 @@ pub enum FilterMismatch {
 impl fmt::Display for FilterMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Tunnel => "`tunnel` does not match",
-            Self::Fragments => "`fragments` does not match",
-            Self::Direction => "`direction` does not match",
-            Self::Routing => "`routing` does not match",
-            Self::Interface => "the interface does not match",
-            Self::Protocol => "`protocol` does not match",
+            Self::Tunnel => "`tunnel` does not match the packet",
+            Self::Fragments => "`fragments` does not match the packet",
+            Self::Direction => "`direction` does not match the packet",
+            Self::Routing => "`routing` does not match the packet",
+            Self::Interface => "the interface of the packet does not match",
+            Self::Protocol => "`protocol` does not match the packet",
             Self::Local => "the local address is not in `local`",
             Self::LocalPorts => "the local port is not in `local-ports`",
             Self::Remote => "the remote address is not in `remote`",
             Self::RemotePorts => "the remote port is not in `remote-ports`",
             Self::IcmpType => "the ICMP type of the packet is not in `icmp-type`",
             Self::IcmpCode => "the ICMP code of the packet is not in `icmp-code`",
-            Self::OpenedBy => "`opened-by` does not match",
+            Self::OpenedBy => "`opened-by` does not match the packet",
             Self::When => "`when`: no time window is open",
         })
     }

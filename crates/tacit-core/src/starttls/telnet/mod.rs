@@ -234,7 +234,7 @@ impl ProtocolMachine for TelnetClient {
             peer.input.drain(..bytes);
             self.options += 1;
             if self.options > OPTIONS_MAX {
-                return Err(StarttlsError::TooLong(StarttlsSide::Peer, "a sequence of options"));
+                return Err(StarttlsError::TooLong(StarttlsSide::Peer, "a list of Telnet options"));
             }
         }
         Ok(StarttlsStep::Wait)

@@ -159,9 +159,10 @@ pub fn detail(connection: &ConnectionDisplay, width: TextWidth) -> String {
     facts.add("client", c.client.as_ref());
     facts.add("local", Some(&c.local));
     facts.add("connect", c.connect.as_ref());
-    facts.add("bytes from client, to client", Some(format!("{}, {}", c.bytes_in, c.bytes_out)));
+    let bytes = format!("{}, {}", c.bytes_in, c.bytes_out);
+    facts.add("bytes from client, bytes to client", Some(bytes));
     let messages = format!("{}, {}", c.messages_in, c.messages_out);
-    facts.add("messages from client, to client", Some(messages));
+    facts.add("messages from client, messages to client", Some(messages));
     facts.add("agent CPU", Some(format!("{:.0} us", c.cpu_us)));
     if let Some(run) = &c.run {
         let claim = if run.claimed { ", claimed" } else { "" };

@@ -14,12 +14,16 @@
 //! equally few, handshakes that the agent initiates come first, and then the source that began to
 //! wait last.
 //!
-//! A handshake is slow if it takes longer than `SLOW`. For a waiting source that has `n` permits,
-//! the limiter ends the oldest slow handshake of the busiest source, if the busiest source has more
-//! than `2n + 1` permits. For a waiting source without a permit, the limiter may also end the
-//! oldest slow handshake whose client is silent: the client has sent no complete message. So silent
-//! clients cannot block other clients, even if the silent clients use many addresses. The limiter
-//! never ends handshakes that the agent initiates.
+//! A handshake is slow if it takes longer than `SLOW`. The limiter ends a slow handshake in two
+//! cases:
+//! * The waiting source has `n` permits, and the source of the slow handshake has more than
+//!   `2n + 1` permits.
+//! * The waiting source has no permit, and the client of the slow handshake is silent: the client
+//!   has sent no complete message. So silent clients cannot block other clients, even if the silent
+//!   clients use many addresses.
+//!
+//! If several slow handshakes can be ended, the limiter ends the oldest handshake of the source
+//! that has the most permits. The limiter never ends handshakes that the agent initiates.
 
 mod queue;
 

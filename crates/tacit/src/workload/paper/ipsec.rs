@@ -383,7 +383,9 @@ fn sheet(
     let what = match seed {
         Some(seed) => format!("loads with random sizes, seed {seed}"),
         None => {
-            "10 sessions of 100 bytes, and 5 streams that transfer 20 MB several times".to_owned()
+            "10 sessions that exchange messages of 100 bytes, and 5 streams that transfer 20 MB \
+             several times"
+                .to_owned()
         }
     };
     let mut sheet = PaperSheet {
@@ -415,10 +417,10 @@ fn sheet(
             samples.change(CPU, &subject(from, load), &subject(to, load)).into()
         };
         let bars = [
-            ("published, no zIIP CPU", PaperCell::Published(published.cpu[0])),
-            ("published, zIIP CPU", PaperCell::Published(published.cpu[1])),
-            ("measured, no engine", change(Joint::Clear, Joint::Secured)),
-            ("measured, engine", change(Joint::ClearPinned, Joint::Spilling)),
+            ("published, without a zIIP CPU", PaperCell::Published(published.cpu[0])),
+            ("published, with a zIIP CPU", PaperCell::Published(published.cpu[1])),
+            ("measured, without an engine", change(Joint::Clear, Joint::Secured)),
+            ("measured, with an engine", change(Joint::ClearPinned, Joint::Spilling)),
         ];
         let load = load.name();
         sheet.bars(&format!("Change of CPU time with IPsec: {load}"), "%", &bars);
@@ -459,16 +461,16 @@ fn raw_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
 fn change_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
     let columns = [
         "load",
-        "change of CPU time with IPsec (published, no zIIP processor), %",
-        "change of CPU time with IPsec (measured, no engine), %",
-        "change of CPU time with IPsec (published, zIIP processor), %",
-        "change of CPU time with IPsec (measured, engine and other CPUs), %",
-        "change of CPU time with IPsec (measured, engine only), %",
-        "change of throughput with IPsec (published, no zIIP processor), %",
-        "change of throughput with IPsec (measured, no engine), %",
-        "change of throughput with IPsec (published, zIIP processor), %",
-        "change of throughput with IPsec (measured, engine and other CPUs), %",
-        "change of throughput with IPsec (measured, engine only), %",
+        "published change of CPU time with IPsec, without a zIIP processor, %",
+        "measured change of CPU time with IPsec, without an engine, %",
+        "published change of CPU time with IPsec, with a zIIP processor, %",
+        "measured change of CPU time with IPsec, on an engine and other CPUs, %",
+        "measured change of CPU time with IPsec, on an engine only, %",
+        "published change of throughput with IPsec, without a zIIP processor, %",
+        "measured change of throughput with IPsec, without an engine, %",
+        "published change of throughput with IPsec, with a zIIP processor, %",
+        "measured change of throughput with IPsec, on an engine and other CPUs, %",
+        "measured change of throughput with IPsec, on an engine only, %",
     ];
     let title = "How IPsec changes the throughput and the CPU time. The CPU time of engines is not \
                  included";
@@ -503,9 +505,9 @@ fn extender_table(samples: &CellSamples) -> PaperTable {
         "clear, one CPU",
         "IPsec on engine and other CPUs",
         "IPsec on the engine only",
-        "change of the value with IPsec (no engine), %",
-        "change of the value with IPsec (engine and other CPUs), %",
-        "change of the value with IPsec (engine only), %",
+        "change of the figure in this row with IPsec, without an engine, %",
+        "change of the figure in this row with IPsec, on an engine and other CPUs, %",
+        "change of the figure in this row with IPsec, on an engine only, %",
     ];
     let title = "Interactive sessions over UDP, in clear and with IPsec. The CPU time of engines \
                  is not included";
@@ -531,9 +533,9 @@ fn normalised_table(samples: &CellSamples, loads: [Load; 3], share: NetworkShare
     let columns = [
         "load",
         "assumed share of CPU time for networking, %",
-        "change of CPU time with IPsec (measured, no engine), %",
-        "change of CPU time with IPsec (published, zIIP processor), %",
-        "change of CPU time with IPsec (measured, engine and other CPUs), %",
+        "measured change of CPU time with IPsec, without an engine, %",
+        "published change of CPU time with IPsec, with a zIIP processor, %",
+        "measured change of CPU time with IPsec, on an engine and other CPUs, %",
     ];
     let title = "How IPsec changes the total CPU time of a system, computed from an assumed share \
                  of CPU time for networking";
@@ -567,7 +569,7 @@ fn projection_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
         "measured: CPU time of the engine, % of one CPU",
         "measured: CPU time that other CPUs use for the engine's work, % of one CPU",
     ];
-    let title = "CPU time of the agent without engines, as a forecast for one engine, and \
+    let title = "CPU time of the agent: measured without engines, forecast for one engine, and \
                  measured with one engine";
     let mut table = PaperTable::new("projection", title, &columns);
     table.rows.push(vec![

@@ -1,13 +1,13 @@
 //! Builds the nftables sets for policy rules that select destinations by DNS name. These sets
-//! contain the addresses whose names match a policy rule.
+//! contain the addresses whose names match a policy rule. A *part* is a group of ports to which the
+//! same policy rules with DNS names apply.
 //!
 //! ```text
-//! map  nameports         protocol . port range -> part      ports to which the same rules apply
-//! sets named4 named6     address . part                     each element has a timeout
+//! map  nameports         protocol . port range -> part
+//! sets named4 named6     address . part
 //! ```
 //!
-//! A *part* is a group of ports to which the same policy rules with DNS names apply. Each packet to
-//! an address in the sets renews the timeout of this address.
+//! An element of the sets can have a timeout. Each packet to its address renews the timeout.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -3,7 +3,7 @@
 //! conditions are true:
 //!
 //! * The agent captures no inbound connections, and no traffic of containers.
-//! * No policy rule that captures or refuses flows matches more than `PORTS_MAX` ports in a row.
+//! * Policy rules that capture or refuse flows have no port range of more than `PORTS_MAX` ports.
 //! * Flows that match no policy rule are permitted.
 //! * No NAT changes destinations.
 //! * The table that is replaced, if any, does not use connection tracking.
