@@ -12,7 +12,7 @@
 //! ```
 //!
 //! The CPU number is the CPU of the agent's thread that waits for the answer. The CPU time is the
-//! time that the signer's thread has used.
+//! time that the signer's thread has used and not yet reported.
 
 use std::path::PathBuf;
 

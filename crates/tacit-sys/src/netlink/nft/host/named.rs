@@ -79,7 +79,7 @@ pub(super) fn declarations() -> Vec<NetlinkRequest> {
     ports.be32(10, 7);
     let sets = NAMED.into_iter().zip([(TYPE_V4, 4), (TYPE_V6, 16)]).zip(8..);
     let sets = sets.map(|((name, (address_type, address_bytes)), number)| {
-        let step = "creating the nftables sets of addresses that DNS names resolve to";
+        let step = "creating the nftables sets for addresses of DNS names";
         let mut set = message(step, NEWSET, CREATE);
         set.text(1, TABLE);
         set.text(2, name);
@@ -247,7 +247,7 @@ fn lists(change: Change, addresses: &[&PartAddress]) -> Vec<NetlinkRequest> {
         let of_set = addresses.iter().filter(|one| one.address.is_ipv4() == is_v4);
         let of_set: Vec<_> = of_set.collect();
         for some in of_set.chunks(ELEMENTS_PER_MESSAGE_MAX) {
-            let mut message = change.message("updating the set of addresses for DNS names");
+            let mut message = change.message("updating an nftables set with addresses of DNS names");
             message.text(1, TABLE);
             message.text(2, set);
             message.nest(3, |list| {
