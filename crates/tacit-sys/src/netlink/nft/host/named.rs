@@ -247,7 +247,8 @@ fn lists(change: Change, addresses: &[&PartAddress]) -> Vec<NetlinkRequest> {
         let of_set = addresses.iter().filter(|one| one.address.is_ipv4() == is_v4);
         let of_set: Vec<_> = of_set.collect();
         for some in of_set.chunks(ELEMENTS_PER_MESSAGE_MAX) {
-            let mut message = change.message("updating an nftables set with addresses of DNS names");
+            let mut message =
+                change.message("updating an nftables set with addresses of DNS names");
             message.text(1, TABLE);
             message.text(2, set);
             message.nest(3, |list| {
