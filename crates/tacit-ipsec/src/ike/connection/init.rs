@@ -2,7 +2,7 @@
 //!
 //! Anyone who sees the first request can forge an answer. So an invalid answer does not end the
 //! connection. Instead, the initiator records the reason, and waits for another answer (RFC 7296
-//! section 2.21.1). If an answer is valid, only the authentication shows whether it is forged. So
+//! section 2.21.1). A valid answer may be forged too, and only the authentication can show this. So
 //! the initiator tries to authenticate with each valid answer (see the modules `answers` and
 //! `attempts`).
 //!
