@@ -312,7 +312,7 @@ pub fn next_for_no_listener(protocol: Protocol, host: &str, port: Option<u16>) -
         Protocol::Tcp => next_for_connection(host, port),
         Protocol::Udp => next_for_datagram(host, port.unwrap_or_default()),
         // A program cannot listen for ICMP messages.
-        Protocol::Icmp => "use an address outside of the run".to_owned(),
+        Protocol::Icmp => "use an address that does not belong to the run".to_owned(),
     };
     format!(
         "for a server outside of the run, {advice}; for a server in the run, start a program that \
@@ -323,7 +323,10 @@ pub fn next_for_no_listener(protocol: Protocol, host: &str, port: Option<u16>) -
 /// What would allow a client that no rule matches.
 #[must_use]
 pub fn next_for_client(host: &str) -> String {
-    format!("add remote = \"{host}\" to the rule for the address to which the client connected")
+    format!(
+        "to allow this client, add remote = \"{host}\" to a rule with `listen`, or to a rule with \
+         direction = \"inbound\""
+    )
 }
 
 /// What would allow a program to use TLS itself.

@@ -94,6 +94,6 @@ impl Stage {
 pub(super) fn refusal(step: &StarttlsStep) -> &StarttlsError {
     match step {
         StarttlsStep::Reject(refusal) => refusal,
-        other => panic!("the exchange was not rejected, but returned the step {other:?}"),
+        other => panic!("the STARTTLS exchange should be rejected, but its step is {other:?}"),
     }
 }

@@ -79,9 +79,10 @@ impl Context<'_> {
     fn turned_round(&mut self, rule: &Effective<'_>, side: Side) -> Option<Treatment> {
         let direction = rule.rule.field("Direction")?;
         if side == Side::Server && direction.value == "Both" {
-            let message = "`Direction Both`: the AT-TLS rule has the role of the TLS server, but \
-                           in a STARTTLS protocol only the TLS client opens connections. The \
-                           imported policy uses `starttls` for accepted connections, and denies \
+            let message = "`Direction Both` includes connections that programs open, but the \
+                           AT-TLS rule has the role of the TLS server. In a STARTTLS protocol, the \
+                           program that opens a connection is always the TLS client. The imported \
+                           policy uses `starttls` for accepted connections, and denies \
                            connections that programs open";
             let fix = "set `Direction Inbound`; if programs open connections with TLS, write \
                        another rule with `Direction Outbound` and `HandshakeRole Client`";

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! IPv4 or IPv6 header ─ extension headers (IPv6) ─ ports, or type and code ─ payload ─ (padding)
-//! └────────────── IpPacket::parse ──────────────┘                IpPacket::bytes ┘
+//! └─────────────────── IpPacket::parse reads ────────────────────────┘
+//! └─────────────────────── IpPacket::bytes (length) ──────────────────────────────┘
 //! ```
 //!
 //! The bytes are untrusted, because a program or a peer chooses them. If a packet is shorter than

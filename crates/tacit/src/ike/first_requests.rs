@@ -1,8 +1,8 @@
 //! Defines [`FirstRequests`]: the queue of IKE_SA_INIT requests, which ask for a new IKE SA.
 //!
-//! Anyone can forge such a request, with any sender address. So the queue has room for requests
-//! from each sender address. The IKE thread takes one request from each address in turn. A flood
-//! from other addresses cannot displace the request of a gateway.
+//! Anyone can forge such a request, with any sender address. A flood from other addresses must not
+//! displace the request of a gateway. So the requests of each sender address wait separately, and
+//! the IKE thread takes one request from each address in turn.
 //!
 //! Limits: [`REQUESTS_MAX`] requests in total, [`REQUESTS_OF_ADDRESS_MAX`] of one address,
 //! [`FIRST_REQUEST_BYTES_MAX`] for each request. If the queue is full, it accepts only requests

@@ -2,9 +2,9 @@
 //! exceed `max-age` or `idle`.
 //!
 //! ```text
-//!   policy or [trust.NAME] file changed ──> Peers::All      check all trusted peers
-//!   a certificate expired               ──> Peers::Ended    check peers with an expired chain
-//!   a connection reaches max-age or idle ─> ages            connections to close
+//!   policy or [trust.NAME] file changed  ──> check all trusted peers (Peers::All)
+//!   a certificate expired                ──> check peers with an expired chain (Peers::Ended)
+//!   a connection reaches max-age or idle ──> close this connection
 //! ```
 //!
 //! The check runs on its own thread, so that no relay waits for it. A check verifies each distinct

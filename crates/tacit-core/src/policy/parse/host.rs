@@ -65,7 +65,7 @@ fn forwarded(value: &TomlValue<'_>) -> Option<Vec<String>> {
         let name = item.string()?;
         if !is_interface_except_lo(name) {
             let message = format!(
-                "`{}` is not the name of an interface that can forward packets",
+                "`forwarded` needs interface names other than `lo`, but contains `{}`",
                 name.escape_debug()
             );
             item.error(message, "write the name of a bridge, as `ip link` shows it: \"docker0\"");
@@ -79,7 +79,7 @@ pub(super) fn interface_name<'a>(value: &TomlValue<'a>) -> Option<&'a str> {
     let name = value.string()?;
     if !is_interface_except_lo(name) {
         let message = format!(
-            "`{}` is not the name of an interface that filter rules can match",
+            "a filter rule needs interface names other than `lo`, but this rule has `{}`",
             name.escape_debug()
         );
         value.error(message, "write the name of an interface, as `ip link` shows it: \"eth0\"");
@@ -100,7 +100,7 @@ fn classes(value: &TomlValue<'_>) -> Option<BTreeMap<String, u8>> {
         let class = TomlValue { name: "classes", ..class };
         if !is_interface_except_lo(name) || name.is_empty() {
             let message = format!(
-                "`{}` is not the name of an interface that can be in `classes`",
+                "`classes` needs interface names other than `lo`, but contains `{}`",
                 name.escape_debug()
             );
             let fix = "write the name of an interface, as `ip link` shows it: \"eth0\"";
@@ -282,13 +282,13 @@ fn check_groups(rules: &[Read<'_, '_>]) {
             continue;
         }
         let problem = if capture::is_captured(rule) {
-            "the kernel passes the flows of this rule to the agent, but only the kernel can \
-             determine the group of a program"
+            "the agent must compare flows with this rule, but only the kernel can determine the \
+             group of a program"
                 .to_owned()
         } else if let Some(other) = undecided {
             format!(
-                "because of the earlier rule `{}`, the kernel passes the flows of this rule to the \
-                 agent, but only the kernel can determine the group of a program",
+                "because of the earlier rule `{}`, the agent must compare flows with this rule, \
+                 but only the kernel can determine the group of a program",
                 other.name
             )
         } else {

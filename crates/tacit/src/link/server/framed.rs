@@ -1,17 +1,16 @@
 //! Serves one stream from the link server of another kernel (the *remote server*). The runs of the
 //! remote kernel have no network, so this link server opens sockets in its own network for them.
-//! Each stream begins with one request:
+//!
+//! A *session* belongs to one run on the remote kernel. A *ticket* is the number of a client that
+//! has connected to a bound socket of the run. The remote server opens a stream for this client,
+//! and sends the ticket. Each stream begins with one request:
 //!
 //! ```text
-//!   Hello ──> session, until the stream ends or is silent for ALIVE_WAIT_MAX
+//!   Hello ──> new session, until the stream ends or is silent for ALIVE_WAIT_MAX
 //!   Open  ──> policy rules ──> socket, connect ──> bytes of the socket
 //!   Open  ──> policy rules ──> socket, bind ──> events, a ticket for each client
-//!   Take  ──> bytes of the client
+//!   Take  ──> ticket ──> bytes of the client
 //! ```
-//!
-//! `Hello` begins a *session*, which belongs to one run on the remote kernel. A *ticket* is the
-//! number of a client that has connected to a bound socket. The remote server opens a stream for
-//! this client, and sends the ticket in `Take`.
 //!
 //! When a session ends, this server closes all sockets of the session. When a new policy denies a
 //! socket, this server closes the socket, even if the socket is still connecting.

@@ -90,9 +90,9 @@ impl Capture {
         while self.run.has_plan() {
             if let Err(error) = self.renew_names().await {
                 let event = Event::new("names-not-renewed").field("error", &error);
-                let next = "the agent tries again every 30 minutes. Until an attempt succeeds, the \
-                            agent may forget a DNS name one day after the DNS answer has expired, \
-                            although programs still use the address of this name";
+                let next = "every 30 minutes, the agent tries again to keep the DNS names whose \
+                            addresses programs use. Until an attempt succeeds, the agent may \
+                            forget these names one day after their DNS answers have expired";
                 self.log.warn(event.field("next", next));
             }
             tokio::time::sleep(RENEW_INTERVAL).await;

@@ -258,7 +258,7 @@ impl LinkClient {
         channel: BorrowedFd<'_>,
     ) -> io::Result<PassedSocket> {
         let session = self.welcome()?.session;
-        let missing = "the server of the link passes no sockets to programs";
+        let missing = "the server of the link cannot pass sockets to programs";
         let namespace = self.handed_namespace().ok_or_else(|| refused(missing))?;
         let request = PassRequest { session, address, namespace, congestion_control, answer };
         let asked = self.ask_again(&LinkRequest::Pass(request), &[channel]).await;
