@@ -2,11 +2,12 @@
 //! only briefly.
 //!
 //! A connection moves its TLS records in *batches* of limited size. A connection is *bulk* if its
-//! batches are often at least half full. Any other connection is *brief*. If a thread has
-//! connections of both kinds, the bulk connections take turns. In a turn, one bulk connection moves
-//! at most [`TURN_RECORDS`]. Then the thread polls the kernel for short messages. If a poll returns
-//! short messages, the thread relays them and polls again, at most [`KERNEL_POLLS_MAX`] times. Then
-//! the next turn begins. So a short message waits for at most one turn of one bulk connection.
+//! batches are often at least half full. Any other connection is *brief*.
+//!
+//! If a thread has connections of both kinds, the bulk connections take turns. In a turn, one bulk
+//! connection moves at most [`TURN_RECORDS`]. After each turn, the thread polls the kernel, and
+//! relays the messages of brief connections. While polls return these messages, the thread polls
+//! again, up to [`KERNEL_POLLS_MAX`] polls in total. So a short message waits for at most one turn.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
