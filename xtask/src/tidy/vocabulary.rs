@@ -27,7 +27,7 @@ const BANNED: [(&str, &str); 35] = [
     ("heard", "received, read"),
     ("hears", "receives, reads"),
     ("in vain", "without effect"),
-    ("is none of", "write `is not one of`, or what the thing is"),
+    ("is none of", "write `is not one of`"),
     ("keeper", "supervisor"),
     ("leg", "write `upstream socket`, `downstream socket` or `program-side socket`"),
     ("legs", "sockets"),

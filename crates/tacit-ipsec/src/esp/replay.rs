@@ -8,8 +8,8 @@
 //!
 //! `top` is the highest sequence number received. The bitmap is a ring of words (RFC 6479), so no
 //! word is shifted when the window moves. Only the words between the old and the new `top` are
-//! cleared. The ring has more words than the window needs, so that cleared words are never in the
-//! window.
+//! cleared. The ring has more words than the window needs, so clearing never removes numbers that
+//! are still in the window.
 //!
 //! A packet contains only the lower half of an extended number. The receiver computes the upper
 //! half from the position of the window (RFC 4303 appendix A2.2).

@@ -96,10 +96,10 @@ fn a_host_that_binds_another_address_is_refused() {
         r#"
         hostile misplace; serve_both; at 8098 a.toml
         by a a.toml echo ran 2>told; echo $?
-        grep -o 'the link server on the other kernel has bound 10.9.8.7:8099 instead' told |
+        grep -o 'but has bound 10.9.8.7:8099 instead' told |
             head -1"#
     ));
-    assert_eq!(said, "125\nthe link server on the other kernel has bound 10.9.8.7:8099 instead\n");
+    assert_eq!(said, "125\nbut has bound 10.9.8.7:8099 instead\n");
 }
 
 #[test]

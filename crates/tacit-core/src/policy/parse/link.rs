@@ -483,7 +483,8 @@ fn refuse(table: &TomlTable<'_>) {
     let fix = "remove `{key}`; the rules of the other side of the link can select programs";
     table.refuse(&owners, why, fix);
     let others = ["names", "mode", "log", "idle", "answers", "path", "listen"];
-    let why = "a rule with `link` can only permit or deny a socket for the other side of the link";
+    let why = "a rule with `link` permits or denies sockets that the other side of the link \
+               requests, and has no other settings";
     let fix = "remove `{key}`, or remove `link`";
     table.refuse(&others, why, fix);
     table.refuse(&FORWARDING_KEYS, why, fix);

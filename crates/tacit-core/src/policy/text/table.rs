@@ -7,8 +7,8 @@
 //! A misspelled key causes one error, not two: the table reports the misspelled key as unknown, but
 //! does not report the correct key as missing. There are two cases:
 //! * If an unknown key resembles a missing key, the caller gets the value of the unknown key.
-//! * If an unknown key resembles no known key, the table reports neither missing keys nor known
-//!   keys that have no effect.
+//! * If an unknown key resembles no known key, the table does not report missing keys. It also does
+//!   not report known keys that do not fit the other keys.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};

@@ -164,8 +164,8 @@ pub(super) async fn serve_socket(
             count(link, request.session, |run| run.refused += 1);
             let address = request.address;
             let reason = format!(
-                "cannot bind {address}: the link server on the other kernel has bound {local} \
-                 instead"
+                "the link server on the other kernel was asked to bind {address}, but has bound \
+                 {local} instead"
             );
             write(&mut stream, &LinkAnswer::Refused(reason), None).await
         }

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! A free permit goes to the waiting source that has the fewest permits. If several sources have
-//! equally few, handshakes that the agent initiates come first, and then the source that began to
-//! wait last.
+//! equally few, a handshake that the agent initiates gets the permit. If there is none, the source
+//! that has waited for the shortest time gets the permit.
 //!
 //! A handshake is slow if it takes longer than `SLOW`. The limiter ends a slow handshake in two
 //! cases:

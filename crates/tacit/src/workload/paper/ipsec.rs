@@ -561,7 +561,7 @@ fn projection_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
     let columns = [
         "load",
         "all CPU time, % of one CPU",
-        "CPU time of work that engines can do, % of one CPU",
+        "CPU time of the work that could move to engines, % of one CPU",
         "share of work that engines can do, %",
         "engines needed",
         "forecast: CPU time of the engine, % of one CPU",

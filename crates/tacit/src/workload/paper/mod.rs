@@ -82,23 +82,25 @@ pub(super) struct PaperArgs {
     /// Make one short measurement for each table cell, and transfer a tenth of the bytes
     #[arg(long, conflicts_with_all = ["rounds", "seconds"])]
     quick: bool,
-    /// For the paper ztpf: two files that `cargo xtask bench sockets --json` wrote, the first with
-    /// `--lock global`, the second with `--lock writers`
+    /// For `tacit workload paper ztpf`: two files that `cargo xtask bench sockets --json` wrote,
+    /// the first with `--lock global`, the second with `--lock writers`
     #[arg(long, value_name = "FILE,FILE", value_delimiter = ',')]
     locks: Vec<PathBuf>,
-    /// For the paper lfp: the size of the file that FTP transfers [default: 1 GB, as in the paper]
+    /// For `tacit workload paper lfp`: the size of the file that FTP transfers [default: 1 GB, as
+    /// in the paper]
     #[arg(long, value_name = "BYTES", value_parser = bytes(FILE_BYTES_MAX))]
     file_size: Option<u64>,
-    /// For the paper ipsec: the percentage of CPU time that networking uses. The first number is
-    /// for interactive loads, the second number is for bulk loads
+    /// For `tacit workload paper ipsec`: the percentage of CPU time that networking uses. The
+    /// first number is for interactive loads, the second number is for bulk loads
     #[arg(long, value_name = "PERCENT,PERCENT", value_delimiter = ',', default_value = "8,30",
           value_parser = percent)]
     network_share: Vec<f64>,
-    /// For the paper ipsec: measure random loads; the same N always generates the same loads
+    /// For `tacit workload paper ipsec`: measure random loads; the same N always generates the same
+    /// loads
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// For the paper ipsec: compare forecasts for an engine with measurements. Each seed from FIRST
-    /// to LAST generates three random loads
+    /// For `tacit workload paper ipsec`: compare forecasts for an engine with measurements. Each
+    /// seed from FIRST to LAST generates three random loads
     #[arg(long, value_name = "FIRST-LAST", conflicts_with_all = ["seed", "network_share"],
           value_parser = forecast::seeds)]
     seeds: Option<Seeds>,

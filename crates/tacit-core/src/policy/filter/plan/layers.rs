@@ -3,9 +3,9 @@
 //! areas of one group restrict the same fields, so the kernel can search a group with one lookup.
 //!
 //! Two areas overlap if their ranges overlap in each field that both areas restrict. The areas are
-//! added in the order of their rules. Each area is put into a later layer than the areas that it
-//! overlaps. The kernel searches the layers in order. So the first match belongs to the first
-//! matching rule.
+//! added in the order of their rules. If an area overlaps areas that were added before, it is put
+//! into a layer after theirs. The kernel searches the layers in order. So the first match belongs
+//! to the first matching rule.
 //!
 //! If all ranges are single values, a hash table finds the areas that overlap with a new area.
 //! Otherwise, a [`RangeIndex`] finds them.
