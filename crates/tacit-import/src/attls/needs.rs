@@ -47,6 +47,9 @@ struct Ring {
     labels: Vec<String>,
 }
 
+/// The name of the virtual key ring of all CA certificates begins with this.
+pub(super) const VIRTUAL_CA_RING: &str = "*AUTH*";
+
 impl Needs {
     pub(super) fn job(&mut self, name: &str, at: &Origin) {
         self.jobs.entry(name.to_owned()).or_insert_with(|| at.clone());
@@ -194,7 +197,7 @@ impl Ring {
             lines.push(format!("key = \"{stem}.key\""));
         }
         if self.ca {
-            let ca = if name.starts_with("*AUTH*") {
+            let ca = if name.starts_with(VIRTUAL_CA_RING) {
                 SYSTEM_TRUST.to_owned()
             } else {
                 format!("{stem}-ca.pem")

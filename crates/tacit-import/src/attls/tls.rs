@@ -3,7 +3,7 @@
 use super::context::Context;
 use super::effective::Effective;
 use super::names::RingHolder;
-use super::needs::MissingKey;
+use super::needs::{MissingKey, VIRTUAL_CA_RING};
 use super::objects::Field;
 use super::start;
 use super::suites::{self, Side};
@@ -215,11 +215,24 @@ impl Context<'_> {
                 );
                 self.identity(Ring { at: &label.at, ..ring }, Some(&label.value))
             }
-            (None, None) => {
+            // This virtual key ring contains CA certificates only.
+            (None, None) if ring.name.starts_with(VIRTUAL_CA_RING) => {
                 let message = "the rule has no CertificateLabel, so tacit sends no certificate to \
                                servers, as on z/OS. To send a certificate, set `certificate` in \
                                the map file";
                 self.findings.info(ring.at, message);
+                None
+            }
+            (None, None) => {
+                let message = "the rule has no CertificateLabel, so tacit sends no certificate to \
+                               servers. On z/OS, a client sends the default certificate of the \
+                               key ring to servers that request a certificate";
+                let fix = format!(
+                    "if a server requires this certificate, write in the map file:\n[rule.{}]\n\
+                     certificate = \"default\"",
+                    rule.rule.name
+                );
+                self.findings.changed(ring.at, message, fix);
                 None
             }
         }
