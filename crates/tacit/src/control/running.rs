@@ -24,7 +24,7 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
 pub struct RunningAgent {
     /// Its process number.
     pub pid: u32,
-    /// Its policy file; `None` if it did not answer in time.
+    /// Its policy file; `None` if it did not report it.
     pub policy: Option<PathBuf>,
     /// Whether it is draining.
     pub draining: bool,
@@ -41,7 +41,8 @@ impl RunningAgent {
         let listening = socket::peer_credentials(stream.as_fd()).ok()?;
         let pid = listening.pid?;
         let answer = Self::ask(&stream).ok();
-        // For an agent that is stopped, or of an older version, only the process is known.
+        // Only the process is known if the agent is stopped, is of an older version, or refuses
+        // clients in other network namespaces.
         Some(answer.unwrap_or(Self { pid, policy: None, draining: false, open: 0 }))
     }
 
@@ -58,7 +59,7 @@ impl fmt::Display for RunningAgent {
         write!(f, "process {}", self.pid)?;
         match &self.policy {
             Some(policy) => write!(f, ", policy {}", policy.display())?,
-            None => f.write_str("; this agent does not answer on its control socket")?,
+            None => f.write_str("; this agent does not report its policy to this process")?,
         }
         if self.draining {
             write!(f, "; this agent is draining, and has {} open connections", self.open)?;
