@@ -151,6 +151,8 @@ fn an_agent_answers_while_a_policy_is_read() {
 
     let mut held = connect(("127.0.0.1", port));
     assert!(ping(&mut held));
+    // The thread of the last reload may still be ending.
+    wait_for("the end of the last reload", || !is_read());
     let late = reload();
     wait_for("the reload", is_read);
     agent.ok(&["drain"]);
