@@ -302,7 +302,7 @@ fn the_key_log_has_the_keys_of_the_peer_also_of_resumed_sessions() {
         curl(&lab, &format!("{version} {url} {url} -o /dev/null -o /dev/null"));
     }
     let report = tracing.end();
-    assert!(report.contains(" 0 packets, "), "{report}");
+    assert!(!report.contains("packet"), "{report}");
     let ours = key_lines(&lab.path("web.keys"));
     let theirs = key_lines(&lab.path("curl.keys"));
     assert!(theirs.len() >= 2 + 2 * 5, "{}", theirs.len());
