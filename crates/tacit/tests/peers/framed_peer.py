@@ -27,7 +27,7 @@ for request in ["status", {"listening": {"session": 1, "address": "10.9.8.7:8099
     assert "refused" in wire.ask(request), request
 wire.end_within({"hello": {"version": 1, "run": "x"}})
 wire.name_what_does_not_exist()
-assert "wait" in wire.ask({"take": {"session": 1, "ticket": 4711}})["refused"]
+assert "already closed" in wire.ask({"take": {"session": 1, "ticket": 4711}})["refused"]
 # Kinds of sockets that only a link within one kernel has.
 control, session = wire.hello("kinds")
 for kind in ["datagrams-of-all", "bound-again"]:
