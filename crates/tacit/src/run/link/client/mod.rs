@@ -202,7 +202,7 @@ impl LinkClient {
         self.rebind.notify_one();
     }
 
-    /// After [`RETRY_INTERVAL`], wakes the task that waits in [`Self::must_rebind`].
+    /// After `RETRY_INTERVAL`, wakes the task that waits in [`Self::must_rebind`].
     pub fn rebind_later(self: &Arc<Self>) {
         let link = Arc::clone(self);
         tokio::task::spawn_local(async move {
