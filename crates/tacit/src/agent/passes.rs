@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::Agent;
+use super::{Agent, FILES_INTERVAL};
 use crate::clock;
 use crate::ledger::on_own_thread;
 use crate::live::Live;
@@ -112,6 +112,9 @@ impl Agent {
                 ));
                 if outdated || ended {
                     self.shared.table.ask_again();
+                }
+                if ages {
+                    self.passes.age_due = Some(Instant::now() + FILES_INTERVAL);
                 }
             }
         }

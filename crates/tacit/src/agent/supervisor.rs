@@ -25,6 +25,7 @@
 //! The command `tacit agent --no-supervisor` starts an agent without a supervisor. `tacit restart`
 //! cannot restart this agent.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, Write as _};
@@ -144,7 +145,10 @@ pub fn run_private(private: Private, launcher: UnixStream) -> io::Result<u8> {
     let (ours, theirs) = UnixStream::pair()?;
     let arguments = private.arguments();
     let refusals = launcher.try_clone()?;
+    let ours = Cell::new(Some(ours));
     let work = || {
+        // Otherwise the agent would not notice the end of its supervisor.
+        drop(ours.take());
         process::name_thread("tacit-agent");
         let supervisor = Supervisor::at(theirs, Some(of_agent));
         match super::run(private.options(), PassedSockets::Launcher(launcher), Some(supervisor)) {
@@ -159,7 +163,8 @@ pub fn run_private(private: Private, launcher: UnixStream) -> io::Result<u8> {
     };
     let pid = process::fork(work)?;
     drop(refusals);
-    on_runtime(supervise(arguments, secret, Some(Started { pid, channel: ours })))
+    let first = ours.take().map(|channel| Started { pid, channel });
+    on_runtime(supervise(arguments, secret, first))
 }
 
 fn on_runtime<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
