@@ -126,14 +126,27 @@ fn next_of(set: &libc::sigset_t, wait: Duration) -> io::Result<Option<ReceivedSi
     }
 }
 
-/// The signal that asks this process to end, if one has arrived. Other watched signals stay
-/// pending. Call it after [`watch_signals`].
+/// The signal that asks this process to end, if one has arrived. Signals that this process ignores,
+/// such as those of `nohup`, do not count. Other watched signals stay pending. Call it after
+/// [`watch_signals`].
 ///
 /// # Errors
 /// The error of `sigtimedwait`.
 pub fn end_requested() -> io::Result<Option<i32>> {
-    let arrived = next_of(&set_of(&ENDING), Duration::ZERO)?;
-    Ok(arrived.map(|signal| signal.number))
+    while let Some(arrived) = next_of(&set_of(&ENDING), Duration::ZERO)? {
+        if !is_ignored(arrived.number) {
+            return Ok(Some(arrived.number));
+        }
+    }
+    Ok(None)
+}
+
+fn is_ignored(number: libc::c_int) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: no new action is set, and the pointer is valid for the old one.
+    let result = unsafe { libc::sigaction(number, ptr::null(), action.as_mut_ptr()) };
+    // SAFETY: zeroed memory is a valid sigaction, and the kernel has filled it on success.
+    result == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
 fn watched_set() -> libc::sigset_t {

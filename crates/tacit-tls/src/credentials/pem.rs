@@ -16,16 +16,21 @@ pub(super) fn read(path: &Path) -> Result<FileContent, CredentialFault> {
         ReadError::NotRegular => CredentialFault::NotRegular,
         ReadError::TooLarge => CredentialFault::TooLarge,
     })?;
-    hide_byte_order_mark(&mut content.bytes);
+    hide_byte_order_marks(&mut content.bytes);
     Ok(content)
 }
 
-/// Editors of Windows write a byte order mark at the beginning of a text, so the first BEGIN line
-/// would not be at the beginning of its line.
-fn hide_byte_order_mark(bytes: &mut [u8]) {
-    if let [first @ 0xef, second @ 0xbb, third @ 0xbf, ..] = bytes {
-        // An empty line in its place: the bytes of a key are not copied.
-        (*first, *second, *third) = (b' ', b' ', b'\n');
+/// Editors of Windows write a byte order mark at the beginning of a text, so a BEGIN line would not
+/// be at the beginning of its line. Files that were joined can have such marks inside.
+fn hide_byte_order_marks(bytes: &mut [u8]) {
+    const MARK_AND_BEGIN: &[u8] = b"\xef\xbb\xbf-----BEGIN ";
+    let mut rest = bytes;
+    while let Some(at) = rest.windows(MARK_AND_BEGIN.len()).position(|it| it == MARK_AND_BEGIN) {
+        rest = &mut rest[at..];
+        if let [first, second, third, ..] = rest {
+            // An empty line in place of the mark: the bytes of a key are not copied.
+            (*first, *second, *third) = (b' ', b' ', b'\n');
+        }
     }
 }
 

@@ -112,12 +112,13 @@ fn each_certificate_of_a_chain_is_checked() {
 }
 
 #[test]
-fn a_byte_order_mark_is_ignored() {
+fn byte_order_marks_are_ignored() {
     let directory = Directory::new();
-    let leaf = Ca::new("CA").leaf(LeafKind::Valid);
-    directory.write("web.pem", format!("\u{feff}{}", leaf.cert_pem), 0o644);
+    let ca = Ca::new("CA");
+    let leaf = ca.leaf(LeafKind::Valid);
+    directory.write("web.pem", format!("\u{feff}{}\u{feff}{}", leaf.cert_pem, ca.pem()), 0o644);
     directory.write("web.key", format!("\u{feff}{}", leaf.key_pem), 0o600);
-    assert_eq!(load(&directory).unwrap().certified_key.cert.len(), 1);
+    assert_eq!(load(&directory).unwrap().certified_key.cert.len(), 2);
 }
 
 #[test]

@@ -71,7 +71,10 @@ impl Agent {
                 let selection = CloseSelection { stale, invalid_peer, clear };
                 Reply::written(&self.close(&ids, selection))
             }
-            Request::TakeOver { .. } => self.hand_over(),
+            Request::TakeOver { .. } => match self.refusal_of_successor() {
+                Some(reason) => Reply::error(reason),
+                None => self.hand_over(),
+            },
             Request::ClearAccess => Reply::written(&self.clear_access()),
             // The task of the control connection serves it.
             Request::Trace(_) => Reply::error(
@@ -332,6 +335,9 @@ impl Agent {
 
     /// A successor serves: leaves the sockets to it, hands the runs over, and drains.
     async fn release(&mut self) -> Result<Reply, String> {
+        if let Some(reason) = self.refusal_of_successor() {
+            return Err(reason.to_owned());
+        }
         let own = own_control_path(&self.options.control);
         let mut handover = takeover::Handover::default();
         let requests = self.control.requests.clone();
@@ -348,7 +354,7 @@ impl Agent {
         // The successor makes tunnels of its own.
         self.tunnels.abandon();
         self.drain(None).await;
-        self.restarting.succeed(self.shared.table.len());
+        self.restarting.note_replaced();
         Ok(runs)
     }
 
@@ -388,23 +394,60 @@ impl Agent {
 
     /// Handles a report of the supervisor about itself or about a successor.
     pub(super) fn take_supervisor_report(&mut self, report: SupervisorReport) {
-        let reason = match report {
+        let open = self.shared.table.len();
+        match report {
             SupervisorReport::Reports => {
-                return self.supervisor.iter_mut().for_each(Supervisor::note_reports);
+                self.supervisor.iter_mut().for_each(Supervisor::note_reports);
             }
-            SupervisorReport::RestartBegins => return self.restarting.begin(),
-            SupervisorReport::RestartFailed(reason) => reason,
+            SupervisorReport::RestartBegins => self.restarting.begin(),
+            SupervisorReport::RestartDone => {
+                self.restarting.succeed(open);
+            }
+            SupervisorReport::RestartFailed(reason) if self.restarting.is_replaced() => {
+                let text = "the new agent failed after it had taken the place of this agent";
+                self.restarting.fail(&format!("{text}: {reason}"));
+            }
+            SupervisorReport::RestartFailed(reason) => {
+                self.note_failed_restart(&reason);
+                let text = format!(
+                    "cannot start a new agent, so this agent continues with its policy: {reason}"
+                );
+                let fix = "correct the cause, and run `tacit restart` again";
+                self.restarting.fail(&with_fix(&text, fix));
+            }
             SupervisorReport::Ended if self.restarting.is_under_way() => {
-                "the supervisor of this agent has ended".to_owned()
+                let reason = "the supervisor of this agent has ended";
+                self.note_failed_restart(reason);
+                let text = format!(
+                    "cannot start a new agent, so this agent continues with its policy: {reason}"
+                );
+                self.restarting.refuse(&with_fix(&text, DRAIN_AND_START));
             }
-            SupervisorReport::Ended => return,
-        };
-        let event = Event::new("restart-failed").field("reason", &reason);
-        self.shared.log.error(event.field("next", "this agent continues to serve"));
-        let text = format!(
-            "cannot start a new agent, so this agent continues to serve with its policy: {reason}"
-        );
-        self.restarting.fail(&with_fix(&text, "correct the cause, and run `tacit restart` again"));
+            SupervisorReport::Ended if self.restarting.is_replaced() => {
+                self.restarting.succeed(open);
+            }
+            SupervisorReport::Ended => {}
+        }
+    }
+
+    fn note_failed_restart(&self, reason: &str) {
+        let event = Event::new("restart-failed").field("reason", reason);
+        self.shared.log.error(event.field("next", "this agent continues with its policy"));
+    }
+
+    /// Why a successor may not take over, if so.
+    fn refusal_of_successor(&self) -> Option<&'static str> {
+        if self.restarting.refuses_successors() {
+            return Some("the restart has failed, because the supervisor has ended");
+        }
+        self.must_be_confirmed().then_some(UNCONFIRMED)
+    }
+
+    /// Whether a policy waits for its confirmation, or is being installed until it is confirmed.
+    /// Without the helper of the host, the agent cannot install the previous policy.
+    fn must_be_confirmed(&self) -> bool {
+        let waits = self.confirmation.is_waiting() || self.changing.needs_confirmation();
+        waits && !self.runs.has_lost_host
     }
 
     /// Requests a successor from the supervisor. Only one is started at a time.
@@ -412,14 +455,11 @@ impl Agent {
         if self.restarting.is_under_way() {
             return Ok(());
         }
-        if self.restarting.has_succeeded() {
+        if self.restarting.is_replaced() {
             return Err(REPLACED.to_owned());
         }
-        // Without the helper of the host, the agent cannot install the previous policy.
-        if self.confirmation.is_waiting() && !self.runs.has_lost_host {
-            return Err("the agent cannot restart while the installed policy waits for a \
-                        confirmation\n    fix: run `tacit confirm` first"
-                .to_owned());
+        if self.must_be_confirmed() {
+            return Err(UNCONFIRMED.to_owned());
         }
         let Some(supervisor) = &mut self.supervisor else {
             return Err(NO_SUPERVISOR.to_owned());
@@ -428,8 +468,7 @@ impl Agent {
         let requested = supervisor.restart().map_err(|_| {
             format!(
                 "cannot start a new agent: the supervisor of this agent, process {pid}, has ended; \
-                 this agent continues to serve\n    fix: run `tacit drain`, wait until this agent \
-                 has ended, and start the agent again"
+                 this agent continues to serve\n    fix: {DRAIN_AND_START}"
             )
         });
         if requested.is_ok() && supervisor.sends_reports() {
@@ -486,6 +525,10 @@ const NO_SUPERVISOR: &str = "cannot start a new agent: this agent was started wi
                              connections are reset, run `systemctl restart` for the agent's \
                              service";
 
+const DRAIN_AND_START: &str =
+    "run `tacit drain`, wait until this agent has ended, and start the agent again";
+const UNCONFIRMED: &str = "the agent cannot restart while the installed policy waits for a \
+                           confirmation\n    fix: run `tacit confirm` first";
 const REPLACED: &str = "a new agent has replaced this agent already\n    fix: run `tacit restart` \
                         with the control socket of the new agent";
 

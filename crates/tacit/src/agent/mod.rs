@@ -356,9 +356,11 @@ impl Agent {
                 }
             }
         }
-        let has_refused_restarts =
-            self.restarting.fail("the old agent ended before the new agent was ready");
-        if self.changing.refuse_all(&self.shared.log) || has_refused_restarts {
+        let has_answered_restarts = match self.restarting.is_replaced() {
+            true => self.restarting.succeed(0),
+            false => self.restarting.fail("the agent ended before a new agent served"),
+        };
+        if self.changing.refuse_all(&self.shared.log) || has_answered_restarts {
             // Lets the tasks of control connections write their answers.
             tokio::task::yield_now().await;
         }

@@ -44,7 +44,8 @@ const TOO_LATE: &str = "the new policy was not confirmed in time, so the agent h
                         and confirm the policy within this time";
 const ENDING: &str = "the policy was not installed: the agent is ending";
 const RESTARTING: &str = "the policy was not installed: a new agent is starting, and it reads the \
-                          policy file itself; run `tacit reload` again when the new agent serves";
+                          policy file itself\n    fix: run `tacit reload` again when the \
+                          new agent serves";
 /// A preparation that takes longer than this is logged.
 const PREPARATION_TIME_NOTED: Duration = Duration::from_secs(10);
 
@@ -58,6 +59,13 @@ pub(super) enum ReloadOrigin {
     Signal,
     /// The installed policy was not confirmed: the one before returns.
     NotConfirmed,
+}
+
+impl ReloadOrigin {
+    /// Whether the policy is taken back unless it is confirmed.
+    fn is_for_a_time(&self) -> bool {
+        matches!(self, Self::Operator(_, _, Some(_)))
+    }
 }
 
 /// The change in preparation, and the requests that wait for the next one.
@@ -109,6 +117,18 @@ impl Changing {
         self.under_way.is_some()
     }
 
+    /// Whether a policy is being prepared that must be confirmed.
+    pub(super) fn needs_confirmation(&self) -> bool {
+        let origins = self.under_way.iter().flat_map(|preparation| &preparation.origins);
+        origins.chain(&self.waiting).any(ReloadOrigin::is_for_a_time)
+    }
+
+    /// Whether the policy is being prepared that was in use before one that was not confirmed.
+    pub(super) fn is_taking_back(&self) -> bool {
+        let mut origins = self.under_way.iter().flat_map(|preparation| &preparation.origins);
+        origins.any(|origin| matches!(origin, ReloadOrigin::NotConfirmed))
+    }
+
     /// Refuses all requests because the agent ends; returns whether there were any.
     pub(super) fn refuse_all(&mut self, log: &Log) -> bool {
         let under_way = self.under_way.take().map(|preparation| preparation.origins);
@@ -144,12 +164,11 @@ impl Agent {
     /// Starts a reload, or adds the request to those that wait for the next one. The answer is sent
     /// when the policy is installed or rejected.
     pub(super) fn reload(&mut self, origin: ReloadOrigin) {
-        let is_for_a_time = matches!(origin, ReloadOrigin::Operator(_, _, Some(_)));
         let refusal = if self.draining.is_some() {
             ENDING
         } else if self.restarting.is_under_way() {
             RESTARTING
-        } else if self.confirmation.is_waiting() && !is_for_a_time {
+        } else if self.confirmation.is_waiting() && !origin.is_for_a_time() {
             UNCONFIRMED
         } else if self.changing.waiting.len() >= WAITING_MAX {
             "the policy was not installed: too many requests wait for the current reload; try \
@@ -166,7 +185,16 @@ impl Agent {
         if self.changing.under_way.is_some() || self.changing.waiting.is_empty() {
             return;
         }
-        let origins = std::mem::take(&mut self.changing.waiting);
+        let mut origins = std::mem::take(&mut self.changing.waiting);
+        if self.confirmation.is_waiting() {
+            // They were sent before the policy in use began to wait for its confirmation.
+            let refused: Vec<_> =
+                origins.extract_if(.., |origin| !origin.is_for_a_time()).collect();
+            answer(refused, &Err(UNCONFIRMED.to_owned()), &self.shared.log);
+        }
+        if origins.is_empty() {
+            return;
+        }
         self.prepare(PolicySource::File(self.options.policy.clone()), origins);
     }
 
@@ -214,7 +242,7 @@ impl Agent {
     /// # Errors
     /// The confirmation is too late: the previous policy is installed again.
     pub(super) fn confirm(&mut self) -> Result<bool, String> {
-        if self.confirmation.was_taken_back() {
+        if self.confirmation.was_taken_back() || self.changing.is_taking_back() {
             return Err(TOO_LATE.to_owned());
         }
         let has_waited = self.confirmation.end();

@@ -17,43 +17,69 @@ use super::supervised::SupervisorReport;
 use crate::control::outcome::Draining;
 use crate::control::server::Reply;
 
-/// The maximum number of requests that wait for the outcome of a restart.
-const WAITING_MAX: usize = 64;
+/// The maximum number of requests that wait for the outcome of a restart. The successor and other
+/// commands need control connections, too.
+const WAITING_MAX: usize = 16;
 /// The maximum number of queued reports of the supervisor.
 pub(super) const REPORTS_MAX: usize = 4;
 
 /// The restart that is under way, if any.
 #[derive(Debug)]
 pub(super) struct Restarting {
-    is_under_way: bool,
-    has_succeeded: bool,
+    state: RestartState,
     waiting: Vec<oneshot::Sender<Reply>>,
     /// Where reports of the supervisor go.
     pub(super) reports: mpsc::Sender<SupervisorReport>,
 }
 
+/// Whether a successor of this agent starts or serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RestartState {
+    /// There is none.
+    None,
+    /// It is starting.
+    UnderWay,
+    /// It has released this agent.
+    Replaced,
+    /// The supervisor has ended, so a successor that is still starting is refused.
+    Refused,
+}
+
 impl Restarting {
     pub(super) fn new(reports: mpsc::Sender<SupervisorReport>) -> Self {
-        Self { is_under_way: false, has_succeeded: false, waiting: Vec::new(), reports }
+        Self { state: RestartState::None, waiting: Vec::new(), reports }
     }
 
     /// Whether a successor is starting.
     pub(super) fn is_under_way(&self) -> bool {
-        self.is_under_way
+        self.state == RestartState::UnderWay
     }
 
-    /// Whether a successor serves in place of this agent.
-    pub(super) fn has_succeeded(&self) -> bool {
-        self.has_succeeded
+    /// Whether a successor has taken the place of this agent.
+    pub(super) fn is_replaced(&self) -> bool {
+        self.state == RestartState::Replaced
+    }
+
+    /// Whether a successor that requests the sockets of this agent is refused.
+    pub(super) fn refuses_successors(&self) -> bool {
+        self.state == RestartState::Refused
     }
 
     /// Records that a successor is starting.
     pub(super) fn begin(&mut self) {
-        self.is_under_way = true;
+        if self.state == RestartState::None {
+            self.state = RestartState::UnderWay;
+        }
+    }
+
+    /// Records that the successor has released this agent.
+    pub(super) fn note_replaced(&mut self) {
+        self.state = RestartState::Replaced;
     }
 
     /// Lets a request wait for the outcome.
     pub(super) fn wait(&mut self, back: oneshot::Sender<Reply>) {
+        self.waiting.retain(|waiting| !waiting.is_closed());
         if self.waiting.len() < WAITING_MAX {
             self.waiting.push(back);
             return;
@@ -63,25 +89,33 @@ impl Restarting {
         let _ = back.send(Reply::error(reason));
     }
 
-    /// The successor serves, and `open` connections stay with this agent.
-    pub(super) fn succeed(&mut self, open: usize) {
-        self.has_succeeded = true;
-        self.end(|| Reply::written(&Draining { open }));
+    /// The successor serves, and `open` connections stay with this agent. Returns whether requests
+    /// were waiting.
+    pub(super) fn succeed(&mut self, open: usize) -> bool {
+        self.answer(|| Reply::written(&Draining { open }))
     }
 
     /// There is no successor, for this reason. Returns whether requests were waiting.
     pub(super) fn fail(&mut self, reason: &str) -> bool {
-        let had_waiting = !self.waiting.is_empty();
-        self.end(|| Reply::error(reason));
-        had_waiting
+        if self.is_under_way() {
+            self.state = RestartState::None;
+        }
+        self.answer(|| Reply::error(reason))
     }
 
-    fn end(&mut self, reply: impl Fn() -> Reply) {
-        self.is_under_way = false;
+    /// The supervisor has ended while a successor was starting.
+    pub(super) fn refuse(&mut self, reason: &str) {
+        self.state = RestartState::Refused;
+        self.answer(|| Reply::error(reason));
+    }
+
+    fn answer(&mut self, reply: impl Fn() -> Reply) -> bool {
+        let were_waiting = !self.waiting.is_empty();
         for back in self.waiting.drain(..) {
             // The client may have closed its connection.
             let _ = back.send(reply());
         }
+        were_waiting
     }
 }
 
@@ -100,8 +134,8 @@ mod tests {
 
     #[test]
     fn requests_are_answered_when_the_outcome_is_known() {
-        let mut restarting = restarting();
         for succeeds in [true, false] {
+            let mut restarting = restarting();
             restarting.begin();
             let (first, mut first_back) = oneshot::channel();
             let (second, mut second_back) = oneshot::channel();
@@ -109,7 +143,8 @@ mod tests {
             restarting.wait(second);
             assert!(restarting.is_under_way() && first_back.try_recv().is_err());
             if succeeds {
-                restarting.succeed(3);
+                restarting.note_replaced();
+                assert!(restarting.succeed(3));
             } else {
                 assert!(restarting.fail("no such file"));
             }
@@ -119,7 +154,7 @@ mod tests {
                 assert_eq!(answer.contains("no such file"), !succeeds, "{answer}");
             }
         }
-        assert!(!restarting.fail("again"), "no request waits");
+        assert!(!restarting().fail("again"), "no request waits");
     }
 
     #[test]

@@ -14,6 +14,7 @@
 //! supervisor ──> agent
 //!   reports           the supervisor will send reports about restarts
 //!   restart-begins    a successor is starting
+//!   restart-done      the successor serves
 //!   restart-failed R  no successor serves, because of R
 //! ```
 //!
@@ -46,6 +47,8 @@ pub(super) enum SupervisorReport {
     Reports,
     /// A successor is starting.
     RestartBegins,
+    /// The successor serves.
+    RestartDone,
     /// No successor serves, for this reason.
     RestartFailed(String),
     /// The supervisor has ended.
@@ -55,6 +58,10 @@ pub(super) enum SupervisorReport {
 /// The maximum length of the reason of a failure, in bytes. A policy can have many errors.
 const REASON_BYTES_MAX: usize = 8 * 1024;
 
+/// The answer of a supervisor that will send reports.
+pub(super) const REPORTS: &[u8; 8] = b"reports\n";
+/// How long an agent that starts waits for this answer.
+const REPORTS_WAIT: Duration = Duration::from_millis(200);
 /// How long the agent waits for the secret.
 const SECRET_WAIT_MAX: Duration = Duration::from_secs(5);
 
@@ -81,10 +88,16 @@ impl Supervisor {
         supervisor.channel.set_read_timeout(None)?;
         let text = std::str::from_utf8(&text).ok().and_then(SuccessorSecret::from_text);
         supervisor.secret = Some(text.ok_or(io::ErrorKind::InvalidData)?);
+        supervisor.sends_reports = supervisor.request_reports()?;
         Ok(supervisor)
     }
 
-    pub(super) fn at(channel: UnixStream, secret: Option<SuccessorSecret>) -> Self {
+    /// The channel to the supervisor that has forked this agent, and is of the same version.
+    pub(super) fn of_fork(channel: UnixStream, secret: SuccessorSecret) -> Self {
+        Self { sends_reports: true, ..Self::at(channel, Some(secret)) }
+    }
+
+    fn at(channel: UnixStream, secret: Option<SuccessorSecret>) -> Self {
         Self { channel, pid: std::os::unix::process::parent_id(), secret, sends_reports: false }
     }
 
@@ -98,7 +111,19 @@ impl Supervisor {
     }
 
     pub(super) fn ready(&mut self) -> io::Result<()> {
-        self.channel.write_all(b"reads-reports\nready\n")
+        self.channel.write_all(b"ready\n")
+    }
+
+    /// Requests reports, and returns whether the supervisor will send them. Supervisors of older
+    /// versions do not answer.
+    fn request_reports(&mut self) -> io::Result<bool> {
+        self.channel.write_all(b"reads-reports\n")?;
+        self.channel.set_read_timeout(Some(REPORTS_WAIT))?;
+        let mut answer = [0; REPORTS.len()];
+        // If the answer is late, the watch receives it.
+        let has_answered = self.channel.read_exact(&mut answer).is_ok() && answer == *REPORTS;
+        self.channel.set_read_timeout(None)?;
+        Ok(has_answered)
     }
 
     /// Whether the supervisor reports the outcome of restarts.
@@ -182,6 +207,7 @@ impl SupervisorReport {
         match line {
             "reports" => Some(Self::Reports),
             "restart-begins" => Some(Self::RestartBegins),
+            "restart-done" => Some(Self::RestartDone),
             _ => None,
         }
     }

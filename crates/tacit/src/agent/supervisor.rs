@@ -43,7 +43,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::supervised::{Supervisor, parse_reason, reason_line};
+use super::supervised::{REPORTS, Supervisor, parse_reason, reason_line};
 use super::{AgentOptions, PassedSockets, service_manager};
 use crate::control::secret::SuccessorSecret;
 use crate::exit::{EXIT_FAILURE, EXIT_OK, complain_of};
@@ -150,7 +150,7 @@ pub fn run_private(private: Private, launcher: UnixStream) -> io::Result<u8> {
         // Otherwise the agent would not notice the end of its supervisor.
         drop(ours.take());
         process::name_thread("tacit-agent");
-        let supervisor = Supervisor::at(theirs, Some(of_agent));
+        let supervisor = Supervisor::of_fork(theirs, of_agent);
         match super::run(private.options(), PassedSockets::Launcher(launcher), Some(supervisor)) {
             Ok(()) => EXIT_OK,
             Err(error) => {
@@ -163,7 +163,7 @@ pub fn run_private(private: Private, launcher: UnixStream) -> io::Result<u8> {
     };
     let pid = process::fork(work)?;
     drop(refusals);
-    let first = ours.take().map(|channel| Started { pid, channel });
+    let first = ours.take().map(|channel| Started { pid, channel, reads_reports: true });
     on_runtime(supervise(arguments, secret, first))
 }
 
@@ -178,6 +178,7 @@ fn on_runtime<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
 struct Started {
     pid: u32,
     channel: UnixStream,
+    reads_reports: bool,
 }
 
 /// The channel to a running agent, for reports.
@@ -341,7 +342,7 @@ impl Agents {
         if start == Start::Successor {
             self.starting.insert(pid, None);
         }
-        self.follow(Started { pid, channel: ours })
+        self.follow(Started { pid, channel: ours, reads_reports: false })
     }
 
     /// Starts another agent after one that has failed.
@@ -357,10 +358,11 @@ impl Agents {
 
     /// Adds a running agent, and receives its messages.
     fn follow(&mut self, started: Started) -> io::Result<()> {
-        let Started { pid, channel } = started;
+        let Started { pid, channel, reads_reports } = started;
         self.running.push(pid);
         channel.set_nonblocking(true)?;
-        self.channels.insert(pid, Channel { stream: channel.try_clone()?, reads_reports: false });
+        let stream = channel.try_clone()?;
+        self.channels.insert(pid, Channel { stream, reads_reports });
         let mut lines = BufReader::new(tokio::net::UnixStream::from_std(channel)?).lines();
         let messages = self.messages.clone();
         tokio::task::spawn_local(async move {
@@ -379,7 +381,7 @@ impl Agents {
             Message::ReadsReports => {
                 let channel = self.channels.get_mut(&pid);
                 channel.into_iter().for_each(|channel| channel.reads_reports = true);
-                self.report_to(pid, "reports\n");
+                self.report_to(pid, REPORTS);
             }
             Message::Released => {
                 self.starting.remove(&pid);
@@ -389,6 +391,8 @@ impl Agents {
                 self.starting.remove(&pid);
                 self.note_ready(pid);
                 service_manager::notify_ready(pid);
+                let others = self.channels.keys().filter(|other| **other != pid);
+                others.for_each(|other| self.report_to(*other, b"restart-done\n"));
             }
             Message::Restart => self.replace(),
             Message::Failed(reason) => {
@@ -417,20 +421,20 @@ impl Agents {
     }
 
     fn report_restart_failed(&self, reason: &str) {
-        self.report(&reason_line("restart-failed", reason));
+        self.report(reason_line("restart-failed", reason).as_bytes());
     }
 
     /// Sends a report to the serving agent.
-    fn report(&self, line: &str) {
+    fn report(&self, line: &[u8]) {
         self.serving.into_iter().for_each(|pid| self.report_to(pid, line));
     }
 
-    fn report_to(&self, pid: u32, line: &str) {
+    fn report_to(&self, pid: u32, line: &[u8]) {
         let Some(channel) = self.channels.get(&pid).filter(|channel| channel.reads_reports) else {
             return;
         };
         // The agent may have ended. The socket has space for all reports: they are few and short.
-        let _ = (&channel.stream).write_all(line.as_bytes());
+        let _ = (&channel.stream).write_all(line);
     }
 
     /// Starts a successor. If that fails, the current agent continues to serve.
@@ -438,7 +442,7 @@ impl Agents {
         if self.ending {
             return self.report_restart_failed("the agent is ending");
         }
-        self.report("restart-begins\n");
+        self.report(b"restart-begins\n");
         if let Err(error) = self.start(Start::Successor) {
             report_no_successor(&error);
             self.report_restart_failed(&error.to_string());
