@@ -15,8 +15,8 @@ use super::sandbox::RESTART;
 use super::{Agent, AgentError};
 use crate::control::display::tunnels::{self, IkeDisplay, SaDisplay};
 use crate::ike::{
-    IkeDriver, IkeNotice, IkePolicy, KeyRequests, KeyTraces, PeerFact, RefusalSink, RefusedByPeer,
-    RunNames, TunnelRun, raw_kind, raw_kinds,
+    IkeDriver, IkeNotice, IkePolicy, KeyRequests, KeyTraces, PeerFact, PortWait, RefusalSink,
+    RefusedByPeer, RunNames, TunnelRun, raw_kind, raw_kinds,
 };
 use crate::ledger::on_own_thread;
 use crate::live::Credentials;
@@ -189,7 +189,12 @@ impl Agent {
             let sink = self.refusal_sink();
             let policy = self.ike_policy();
             let raw = self.tunnels.raw();
-            match IkeDriver::start(policy, raw, notices, log, sink, tunnel_traces) {
+            // Packets of the run wait meanwhile in its TUN device.
+            let port = match self.options.take_over {
+                true => PortWait::Predecessor,
+                false => PortWait::None,
+            };
+            match IkeDriver::start(policy, raw, notices, log, sink, tunnel_traces, port) {
                 Ok(driver) => {
                     let requests = driver.key_requests();
                     traces.listen_for_tunnels(move |trace| give_keys(&requests, trace));

@@ -32,6 +32,8 @@ pub(super) struct WantedAddresses<'a> {
     pub(super) own: &'a [IpAddr],
     /// The addresses of the run inside its other tunnels.
     pub(super) others: &'a [IpAddr],
+    /// The addresses of other runs inside their tunnels to the same peer.
+    pub(super) other_runs: &'a [IpAddr],
     /// The names that programs of the run have looked up.
     pub(super) names: &'a dyn RunNames,
 }
@@ -47,6 +49,9 @@ impl WantedAddresses<'_> {
         let usable: Vec<IpAddr> = assigned.iter().copied().filter(is_used).collect();
         if usable.is_empty() {
             return Err(missing());
+        }
+        if let Some(address) = usable.iter().find(|one| self.other_runs.contains(one)) {
+            return Err(shared(*address));
         }
         match usable.iter().find_map(|one| self.conflict(*one).map(|what| (one, what))) {
             None => Ok(usable),
@@ -102,6 +107,20 @@ impl WantedAddresses<'_> {
         let rule = policy.rules.iter().map(AsRef::as_ref).find(is_named)?;
         Some(format!("an address in `remote` of rule `{}`", rule.name))
     }
+}
+
+/// The peer has assigned an address that another run has. The peer would send the packets of both
+/// runs to one of them.
+fn shared(address: IpAddr) -> IkeFailure {
+    IkeFailure::new(
+        "assigned-address-refused",
+        FailureSide::Both,
+        format!(
+            "the peer assigned the address {address}, which another run of this agent has in its \
+             tunnel to this peer: start this run with an agent of its own (`tacit run --policy`), \
+             or configure the peer to assign an address of its own to each connection"
+        ),
+    )
 }
 
 /// The peer has assigned no address of an IP version of the tunnel.
@@ -201,6 +220,7 @@ permit = true
             routes: &routes,
             own: &own,
             others: &others,
+            other_runs: &["10.8.0.2".parse().unwrap()],
             names: &KnownNames,
         };
         let assigned: Vec<IpAddr> = assigned.iter().map(|one| one.parse().unwrap()).collect();
@@ -213,6 +233,7 @@ permit = true
             ("10.9.0.1", "an address of this host"),
             ("198.18.0.7", "an address in `alias-ranges`"),
             ("10.8.0.1", "in another tunnel"),
+            ("10.8.0.2", "another run of this agent"),
             ("192.0.2.2", "the peer in [ike.other]"),
             ("10.3.0.7", "`remote` of rule `far`"),
             ("10.4.0.9", "rule `database`"),

@@ -41,6 +41,15 @@ impl IkeThread {
             .iter()
             .filter(|other| other.pair.run == one.pair.run && other.pair.ike != one.pair.ike);
         let others: Vec<IpAddr> = of_others.flat_map(|other| other.inner.iter().copied()).collect();
+        let of_other_runs = self.connections.iter().filter(|other| {
+            other.pair.run != one.pair.run
+                && other.pair.ike == one.pair.ike
+                && other.ending.is_none()
+                && !other.is_closing
+                && self.runs.contains_key(&other.pair.run)
+        });
+        let other_runs: Vec<IpAddr> =
+            of_other_runs.flat_map(|other| other.inner.iter().copied()).collect();
         let wanted = assigned::WantedAddresses {
             policy: &self.policy,
             run: &run.name,
@@ -48,6 +57,7 @@ impl IkeThread {
             routes: &run.routes,
             own: &run.own,
             others: &others,
+            other_runs: &other_runs,
             names: &*run.names,
         };
         Some(wanted.usable(addresses))

@@ -48,7 +48,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tacit_core::policy::{IkeCredentials, IkePeer, Policy};
 use tacit_core::refusal::Refusal;
@@ -76,6 +76,8 @@ pub(crate) use words::{auth_word, proposal_words, protocol_words, selector_words
 pub const RUNS_MAX: usize = 4096;
 /// How long the end of the driver waits until peers have confirmed the end of their tunnels.
 const CLOSE_WAIT_MAX: Duration = Duration::from_millis(500);
+/// How often a successor tries to get the port of its predecessor.
+const PORT_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 /// The port of IKE with NAT traversal, on which this side sends if it is free.
 const PORT: u16 = 4500;
 
@@ -253,8 +255,9 @@ impl IkeDriver {
         log: Log,
         refusals: RefusalSink,
         traces: Arc<dyn KeyTraces>,
+        port: PortWait,
     ) -> io::Result<Self> {
-        let underlay = underlay()?.with_raw(raw);
+        let underlay = underlay(port)?.with_raw(raw);
         let locals = underlay.local_addresses()?;
         let inputs = Arc::<Inputs>::default();
         let threads = PacketThreads::of_policy(&policy.policy);
@@ -369,9 +372,28 @@ fn manual_test_keys() -> ManualKeys {
     ManualKeys { inbound: keys(0), outbound: keys(64) }
 }
 
+/// Whether the agent waits for UDP port 4500.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortWait {
+    /// Another agent may use the port permanently.
+    None,
+    /// The predecessor of this agent still has the port while it ends its tunnels.
+    Predecessor,
+}
+
 /// Opens a socket for each IP version. If another agent has the port, peers see another one; only
 /// peers that open connections themselves need port 4500.
-fn underlay() -> io::Result<Underlay> {
+fn underlay(port: PortWait) -> io::Result<Underlay> {
+    let until = Instant::now() + 2 * CLOSE_WAIT_MAX;
+    while port == PortWait::Predecessor && Instant::now() < until {
+        match Underlay::bind(&[SocketAddr::from(([0; 4], PORT))]) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                std::thread::sleep(PORT_RETRY_INTERVAL);
+            }
+            // The socket is closed again, and opened below with that for IPv6.
+            _ => break,
+        }
+    }
     let any = |port| [SocketAddr::from(([0; 4], port)), SocketAddr::from(([0_u16; 8], port))];
     let [v4, v6] = any(PORT);
     let [other_v4, other_v6] = any(0);
