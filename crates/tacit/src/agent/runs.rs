@@ -44,7 +44,7 @@ use crate::run::protocol::{Enrolment, RelayReason, RunTerms, SocketSet};
 use crate::run::registry::Registry;
 use crate::run::tunnels::OpenedTun;
 use crate::run::{Run, RunIdentity};
-use crate::session::ConnectionRecord;
+use crate::session::{Closing, ConnectionRecord};
 use crate::stream::handed::HandedConnections;
 use crate::stream::lane::Shared;
 
@@ -534,7 +534,7 @@ impl Runs {
             tokio::time::sleep(LINGER).await;
             for record in table.snapshot() {
                 if record.is_of_run(id) {
-                    record.close();
+                    record.close_because(Closing::RunEnded);
                 }
             }
         });

@@ -439,6 +439,9 @@ pub fn closed_on_request(log: &Log, record: &ConnectionRecord) {
         Some(Closing::Idle) => {
             "the connection reached the `idle` time of its rule, so tacit closed it"
         }
+        Some(Closing::RunEnded) => {
+            "the run has ended and the connection was still open, so tacit closed it"
+        }
         Some(Closing::Requested) | None => "an operator closed the connection",
     };
     log.info(about(Event::new("closed"), record).field("end", end));

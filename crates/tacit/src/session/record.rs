@@ -196,7 +196,7 @@ pub struct TlsFacts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Closing {
-    /// An operator requested it, or its run has ended.
+    /// An operator requested it.
     Requested = 1,
     /// The peer is no longer trusted, and the rule has `recheck = "close"`.
     Untrusted,
@@ -204,10 +204,13 @@ pub enum Closing {
     Aged,
     /// The connection was idle for the time `idle` of its rule.
     Idle,
+    /// Its run has ended, and the time for its last bytes is over.
+    RunEnded,
 }
 
 impl Closing {
-    const ALL: [Self; 4] = [Self::Requested, Self::Untrusted, Self::Aged, Self::Idle];
+    const ALL: [Self; 5] =
+        [Self::Requested, Self::Untrusted, Self::Aged, Self::Idle, Self::RunEnded];
 }
 
 /// A mark of a connection that relays bytes.
@@ -480,7 +483,7 @@ impl ConnectionRecord {
     }
 
     /// Closes the connection for this reason.
-    pub(super) fn close_because(&self, why: Closing) {
+    pub fn close_because(&self, why: Closing) {
         // Only the first reason is kept.
         let order = Ordering::Relaxed;
         let _ = self.why_closing.compare_exchange(0, why as u8, order, order);

@@ -55,10 +55,11 @@ pub struct TraceArgs {
     #[arg(long, value_name = "RUN", conflicts_with = "of")]
     run: Option<String>,
     /// Trace the IPsec tunnels to the peer [ike.NAME]; requires --keylog
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["of", "run", "pcap"])]
+    #[arg(long, value_name = "NAME", requires = "keylog",
+          conflicts_with_all = ["of", "run", "pcap"])]
     ike: Option<String>,
     /// Write the decrypted bytes to this file, as pcapng; `-` is standard output
-    #[arg(long, value_name = "FILE", required_unless_present = "keylog")]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["keylog", "ike"])]
     pcap: Option<PathBuf>,
     /// Write the keys of handshakes that begin from now on to this file, in the format of
     /// `SSLKEYLOGFILE`. With --ike, write the keys of tunnels, as settings for `tshark -o`

@@ -238,6 +238,19 @@ fn names_resolve_on_a_host_without_a_default_route() {
 }
 
 #[test]
+fn names_resolve_with_a_resolver_at_an_address_of_the_host() {
+    let network = network(
+        "ip addr add 10.9.8.99/32 dev lo
+         start python3 \"$PEERS/names.py\" zone ownlog 10.9.8.99
+         until_true [ -e ownlog.ready ]
+         echo nameserver 10.9.8.99 >resolv.conf",
+    );
+    expect(&network, "run getent ahostsv4 clear.example", "10.9.8.7");
+    expect(&network, "run env RES_OPTIONS=use-vc getent ahostsv4 clear.example", "10.9.8.7");
+    expect(&network, "run python3 -c \"$fetch\" clear.example", "200");
+}
+
+#[test]
 fn answers_of_a_programs_own_resolver_teach_nothing() {
     let setup = "ip route add local 10.9.8.66/32 dev lo
                  start python3 -m http.server 7000 --bind 10.9.8.66 >/dev/null 2>&1

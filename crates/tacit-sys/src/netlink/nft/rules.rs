@@ -13,8 +13,8 @@
 //!                              other                       accept: the packet is for the program
 //! TCP after its SYN                                        accept
 //! a SYN that the agent releases                            send to the agent
-//! port 53 on loopback          a program listens there     accept
-//!                              other                       send UDP to the agent, hold a SYN
+//! port 53 on loopback and      a program listens there     accept
+//! own addresses                other                       send UDP to the agent, hold a SYN
 //! loopback and own addresses   a program listens there     accept
 //! captured address and port                                send UDP to the agent, hold a SYN
 //! UDP for which the agent already has a socket             accept: this socket receives it
@@ -92,9 +92,13 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
     let step = "adding the nft rule that redirects released SYNs (sent again by the agent) to the \
                 agent's listener";
     rules.push_or_refused(step, &released, &[ToAgent(redirect)], Reset);
-    rules.push_local_dns(&LOOPBACK_V4, Redirect::V4);
+    for address in &OWN[..2] {
+        rules.push_local_dns(address, Redirect::V4);
+    }
     if kernel == IpSupport::V4AndV6 {
-        rules.push_local_dns(&LOOPBACK_V6, Redirect::V6);
+        for address in &OWN[2..] {
+            rules.push_local_dns(address, Redirect::V6);
+        }
     }
     for address in OWN {
         for protocol in TRANSPORTS {
@@ -187,7 +191,8 @@ impl Rules {
     /// gets the query; otherwise the resolver of the host is meant, and the agent gets the query.
     fn push_local_dns(&mut self, to: &[Expression], redirect: Redirect) {
         for protocol in TRANSPORTS {
-            let dns = [to, &[Transport(protocol), ToPort(DNS)]].concat();
+            // The port first: it decides for nearly all packets.
+            let dns = [&[Transport(protocol), ToPort(DNS)], to].concat();
             let own = [&dns[..], &[OwnSocket, Accept]].concat();
             self.push(
                 "adding the nft rule that accepts queries to the program's own DNS server",
