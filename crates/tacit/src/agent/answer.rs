@@ -317,6 +317,7 @@ impl Agent {
 
     pub(super) fn is_drained(&mut self) -> bool {
         self.follow_departed();
+        self.restarting.answer_late(self.shared.table.len());
         let now = Instant::now();
         let drain = self.draining.as_mut();
         let until = drain.and_then(|drain| {
@@ -400,9 +401,11 @@ impl Agent {
                 self.supervisor.iter_mut().for_each(Supervisor::note_reports);
             }
             SupervisorReport::RestartBegins => self.restarting.begin(),
-            SupervisorReport::RestartDone => {
+            SupervisorReport::RestartDone if self.restarting.is_replaced() => {
                 self.restarting.succeed(open);
             }
+            // It is about an earlier successor.
+            SupervisorReport::RestartDone => {}
             SupervisorReport::RestartFailed(reason) if self.restarting.is_replaced() => {
                 let text = "the new agent failed after it had taken the place of this agent";
                 self.restarting.fail(&format!("{text}: {reason}"));
@@ -437,6 +440,9 @@ impl Agent {
 
     /// Why a successor may not take over, if so.
     fn refusal_of_successor(&self) -> Option<&'static str> {
+        if self.restarting.is_replaced() {
+            return Some(REPLACED);
+        }
         if self.restarting.refuses_successors() {
             return Some("the restart has failed, because the supervisor has ended");
         }

@@ -42,6 +42,8 @@ const UNCONFIRMED: &str = "the policy was not installed: the policy in use waits
 const TOO_LATE: &str = "the new policy was not confirmed in time, so the agent has installed the \
                         previous policy again\n    fix: run `tacit reload --confirm TIME` again, \
                         and confirm the policy within this time";
+const TAKING_BACK: &str = "the new policy was not confirmed in time, so the agent is installing \
+                           the previous policy again";
 const ENDING: &str = "the policy was not installed: the agent is ending";
 const RESTARTING: &str = "the policy was not installed: a new agent is starting, and it reads the \
                           policy file itself\n    fix: run `tacit reload` again when the \
@@ -242,7 +244,10 @@ impl Agent {
     /// # Errors
     /// The confirmation is too late: the previous policy is installed again.
     pub(super) fn confirm(&mut self) -> Result<bool, String> {
-        if self.confirmation.was_taken_back() || self.changing.is_taking_back() {
+        if self.changing.is_taking_back() {
+            return Err(TAKING_BACK.to_owned());
+        }
+        if self.confirmation.was_taken_back() {
             return Err(TOO_LATE.to_owned());
         }
         let has_waited = self.confirmation.end();

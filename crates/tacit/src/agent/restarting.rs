@@ -11,7 +11,10 @@
 //!
 //! Limit: at most [`WAITING_MAX`] requests wait for the outcome.
 
+use std::time::Duration;
+
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 use super::supervised::SupervisorReport;
 use crate::control::outcome::Draining;
@@ -20,6 +23,8 @@ use crate::control::server::Reply;
 /// The maximum number of requests that wait for the outcome of a restart. The successor and other
 /// commands need control connections, too.
 const WAITING_MAX: usize = 16;
+/// How long after its release an agent waits for the report that its successor serves.
+const REPORT_WAIT_MAX: Duration = Duration::from_secs(10);
 /// The maximum number of queued reports of the supervisor.
 pub(super) const REPORTS_MAX: usize = 4;
 
@@ -28,6 +33,8 @@ pub(super) const REPORTS_MAX: usize = 4;
 pub(super) struct Restarting {
     state: RestartState,
     waiting: Vec<oneshot::Sender<Reply>>,
+    /// When the successor released this agent.
+    replaced: Option<Instant>,
     /// Where reports of the supervisor go.
     pub(super) reports: mpsc::Sender<SupervisorReport>,
 }
@@ -47,7 +54,7 @@ enum RestartState {
 
 impl Restarting {
     pub(super) fn new(reports: mpsc::Sender<SupervisorReport>) -> Self {
-        Self { state: RestartState::None, waiting: Vec::new(), reports }
+        Self { state: RestartState::None, waiting: Vec::new(), replaced: None, reports }
     }
 
     /// Whether a successor is starting.
@@ -75,6 +82,7 @@ impl Restarting {
     /// Records that the successor has released this agent.
     pub(super) fn note_replaced(&mut self) {
         self.state = RestartState::Replaced;
+        self.replaced = Some(Instant::now());
     }
 
     /// Lets a request wait for the outcome.
@@ -93,6 +101,15 @@ impl Restarting {
     /// were waiting.
     pub(super) fn succeed(&mut self, open: usize) -> bool {
         self.answer(|| Reply::written(&Draining { open }))
+    }
+
+    /// Answers requests that still wait some seconds after the release, because supervisors of older
+    /// versions do not report that the successor serves.
+    pub(super) fn answer_late(&mut self, open: usize) {
+        let is_late = self.replaced.is_some_and(|since| since.elapsed() > REPORT_WAIT_MAX);
+        if is_late && !self.waiting.is_empty() {
+            self.succeed(open);
+        }
     }
 
     /// There is no successor, for this reason. Returns whether requests were waiting.

@@ -311,7 +311,7 @@ async fn supervise(
                 tokio::time::sleep(CRASH_PAUSE).await;
                 agents.start_again()?;
             }
-            Outcome::OnlyDraining => {}
+            Outcome::OnlyDraining => agents.report_to_all("the new agent has ended"),
             Outcome::Crashed(code) => return Ok(code),
             Outcome::Ended(code) => return Ok(agents.failure.unwrap_or(code)),
         }
@@ -350,7 +350,10 @@ impl Agents {
         match self.start(Start::First) {
             Ok(()) => self.serving = self.running.last().copied(),
             // The connections of agents that drain continue.
-            Err(error) if !self.running.is_empty() => report_no_successor(&error),
+            Err(error) if !self.running.is_empty() => {
+                report_no_successor(&error);
+                self.report_to_all("the new agent has ended, and no other one could be started");
+            }
             Err(error) => return Err(error),
         }
         Ok(())
@@ -427,6 +430,12 @@ impl Agents {
     /// Sends a report to the serving agent.
     fn report(&self, line: &[u8]) {
         self.serving.into_iter().for_each(|pid| self.report_to(pid, line));
+    }
+
+    /// Reports to agents that drain that no agent serves.
+    fn report_to_all(&self, reason: &str) {
+        let line = reason_line("restart-failed", reason);
+        self.channels.keys().for_each(|pid| self.report_to(*pid, line.as_bytes()));
     }
 
     fn report_to(&self, pid: u32, line: &[u8]) {

@@ -38,6 +38,9 @@ const QUIET_WAIT: Duration = Duration::from_secs(2);
 /// How long it waits after that.
 const ADDRESS_WAIT_MAX: Duration = Duration::from_secs(8);
 
+/// How long after its start an agent may wait for the port of its predecessor.
+const PREDECESSOR_TIME: Duration = Duration::from_secs(5);
+
 /// The driver of IKE.
 #[derive(Debug)]
 pub(super) struct Tunnels {
@@ -189,8 +192,9 @@ impl Agent {
             let sink = self.refusal_sink();
             let policy = self.ike_policy();
             let raw = self.tunnels.raw();
-            // Packets of the run wait meanwhile in its TUN device.
-            let port = match self.options.take_over {
+            // Packets of the run wait in its TUN device. Later, the predecessor has ended.
+            let is_new = self.since.elapsed().is_ok_and(|age| age < PREDECESSOR_TIME);
+            let port = match self.options.take_over && is_new {
                 true => PortWait::Predecessor,
                 false => PortWait::None,
             };

@@ -44,6 +44,7 @@ impl IkeThread {
         let of_other_runs = self.connections.iter().filter(|other| {
             other.pair.run != one.pair.run
                 && other.pair.ike == one.pair.ike
+                && other.is_established
                 && other.ending.is_none()
                 && !other.is_closing
                 && self.runs.contains_key(&other.pair.run)

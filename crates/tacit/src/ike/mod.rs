@@ -384,19 +384,19 @@ pub enum PortWait {
 /// Opens a socket for each IP version. If another agent has the port, peers see another one; only
 /// peers that open connections themselves need port 4500.
 fn underlay(port: PortWait) -> io::Result<Underlay> {
-    let until = Instant::now() + 2 * CLOSE_WAIT_MAX;
-    while port == PortWait::Predecessor && Instant::now() < until {
-        match Underlay::bind(&[SocketAddr::from(([0; 4], PORT))]) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                std::thread::sleep(PORT_RETRY_INTERVAL);
-            }
-            // The socket is closed again, and opened below with that for IPv6.
-            _ => break,
-        }
-    }
     let any = |port| [SocketAddr::from(([0; 4], port)), SocketAddr::from(([0_u16; 8], port))];
     let [v4, v6] = any(PORT);
     let [other_v4, other_v6] = any(0);
+    let until = Instant::now() + 2 * CLOSE_WAIT_MAX;
+    while port == PortWait::Predecessor && Instant::now() < until {
+        match Underlay::bind(&[v4, v6]) {
+            Ok(underlay) => return Ok(underlay),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                std::thread::sleep(PORT_RETRY_INTERVAL);
+            }
+            Err(_) => break,
+        }
+    }
     // A host may have no IPv6.
     let attempts = [&[v4, v6][..], &[v4], &[other_v4, other_v6], &[other_v4]];
     let mut failure = io::Error::from(io::ErrorKind::AddrInUse);

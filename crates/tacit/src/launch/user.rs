@@ -25,8 +25,9 @@ impl fmt::Display for UserError {
             Self::NotANumber(name) => {
                 write!(
                     f,
-                    "the value of the environment variable {name} is not a number\n    fix: unset \
-                     the variable, or use --as-root to run as root"
+                    "the environment variable {name} is not a number, so tacit does not know which \
+                     user called sudo\n    fix: unset the variable, or use --as-root to run the \
+                     program as root"
                 )
             }
             Self::Refused(uid, error) => {

@@ -8,7 +8,7 @@
 //! does not report the correct key as missing. There are two cases:
 //! * If an unknown key resembles a missing key, the caller gets the value of the unknown key.
 //! * If an unknown key resembles no known key, the table does not report missing keys. It also does
-//!   not report known keys that do not fit the other keys.
+//!   not report keys that are known, but not allowed beside the other keys.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};

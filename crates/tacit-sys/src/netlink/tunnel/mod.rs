@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! priority  packets                                   routing table
-//!   3       to the run's own addresses                `local`, without routes for all addresses
+//!   3       to the run's own addresses                `local`, except its route for all addresses
 //!   5, 6    from sockets of the agent                 `local`
 //!   10..    with protocol and ports of a policy rule  a separate table for each routing rule
 //!   80..    in place of 10.., after a change           a separate table for each routing rule
