@@ -103,8 +103,8 @@ impl Restarting {
         self.answer(|| Reply::written(&Draining { open }))
     }
 
-    /// Answers requests that still wait some seconds after the release, because supervisors of older
-    /// versions do not report that the successor serves.
+    /// Answers requests that still wait some seconds after the release. Older supervisors do
+    /// not report that the successor serves.
     pub(super) fn answer_late(&mut self, open: usize) {
         let is_late = self.replaced.is_some_and(|since| since.elapsed() > REPORT_WAIT_MAX);
         if is_late && !self.waiting.is_empty() {
