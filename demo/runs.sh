@@ -151,11 +151,11 @@ show tacit show connections --control "$control"
 expect "show connections has rule, run and program" says 'orders.*curl'
 show tacit show runs --control "$control"
 expect "show runs has the run, its open connection and its resolved name" \
-    says "curl +$client_pid .* 1 +1 "
+    says "curl +$client_pid +[^ ]+ +1 .* 1 +- "
 show tacit restart --control "$control"
 expect "tacit restart starts a successor" succeeded
 run_shown() { agent show runs | grep -qE "$1"; }
-wait_for client run_shown "curl +$client_pid .* 0 +1 "
+wait_for client run_shown "curl +$client_pid +[^ ]+ +0 .* 1 +- "
 show tacit show runs --control "$control"
 expect "the successor has the run and its name; the connection stays with the previous agent" \
     succeeded
@@ -195,8 +195,8 @@ show tacit import attls pagent.policy --fail-closed
 expect "without a map file the import fails, and names the missing line" \
     says '\[keyring."\*AUTH\*/\*"\]'
 show tacit import attls pagent.policy --fail-closed --map map.toml -o imported.toml
-expect "with the map file, the import reports changed settings such as versions" says 'TLS 1.2 is the oldest'
-expect "... and the server's name" says 'certificate must cover the name'
+expect "with the map file, the import reports changed settings such as versions" says 'allows only TLS 1.2 and later'
+expect "... and the server's name" says 'certificate must now contain the name'
 show tail -n 8 imported.toml
 show tacit run --policy imported.toml -- curl -sS --max-time 20 http://orders.example:8080/order.txt
 expect "a program under the imported policy uses TLS" says "$marker"
