@@ -12,6 +12,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ops::ControlFlow;
 use std::os::fd::RawFd;
+use std::path::PathBuf;
 
 use rustix::fs::{CWD, Mode, OFlags, RawDir};
 
@@ -123,6 +124,13 @@ fn each_descriptor(
         }
     }
     Ok(())
+}
+
+/// Identifies the network namespace of a process. Returns `None` if the process has ended, or must
+/// not be examined.
+#[must_use]
+pub fn network(pid: u32) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/ns/net")).ok()
 }
 
 /// Returns the children of a process, including those that have ended and are not yet reaped.

@@ -380,9 +380,7 @@ impl Agent {
     /// Requests a successor, and answers when the successor serves or has failed.
     fn restart_for_operator(&mut self, back: oneshot::Sender<Reply>) {
         match self.restart() {
-            Ok(()) if self.supervisor.as_ref().is_some_and(Supervisor::sends_reports) => {
-                self.restarting.wait(back);
-            }
+            Ok(()) if self.restarting.is_under_way() => self.restarting.wait(back),
             // A supervisor of an older version does not report the outcome.
             Ok(()) => {
                 let _ = back.send(Reply::written(&Draining { open: self.shared.table.len() }));
@@ -411,19 +409,12 @@ impl Agent {
                 self.restarting.fail(&format!("{text}: {reason}"));
             }
             SupervisorReport::RestartFailed(reason) => {
-                self.note_failed_restart(&reason);
-                let text = format!(
-                    "cannot start a new agent, so this agent continues with its policy: {reason}"
-                );
+                let text = self.log_failed_restart(&reason);
                 let fix = "correct the cause, and run `tacit restart` again";
                 self.restarting.fail(&with_fix(&text, fix));
             }
             SupervisorReport::Ended if self.restarting.is_under_way() => {
-                let reason = "the supervisor of this agent has ended";
-                self.note_failed_restart(reason);
-                let text = format!(
-                    "cannot start a new agent, so this agent continues with its policy: {reason}"
-                );
+                let text = self.log_failed_restart("the supervisor of this agent has ended");
                 self.restarting.refuse(&with_fix(&text, DRAIN_AND_START));
             }
             SupervisorReport::Ended if self.restarting.is_replaced() => {
@@ -433,9 +424,11 @@ impl Agent {
         }
     }
 
-    fn note_failed_restart(&self, reason: &str) {
+    /// Logs that no successor serves, and returns the error for the operator.
+    fn log_failed_restart(&self, reason: &str) -> String {
         let event = Event::new("restart-failed").field("reason", reason);
         self.shared.log.error(event.field("next", "this agent continues with its policy"));
+        format!("cannot start a new agent, so this agent continues with its policy: {reason}")
     }
 
     /// Why a successor may not take over, if so.

@@ -33,8 +33,6 @@ pub(super) const REPORTS_MAX: usize = 4;
 pub(super) struct Restarting {
     state: RestartState,
     waiting: Vec<oneshot::Sender<Reply>>,
-    /// When the successor released this agent.
-    replaced: Option<Instant>,
     /// Where reports of the supervisor go.
     pub(super) reports: mpsc::Sender<SupervisorReport>,
 }
@@ -46,15 +44,15 @@ enum RestartState {
     None,
     /// It is starting.
     UnderWay,
-    /// It has released this agent.
-    Replaced,
+    /// It has released this agent at this time.
+    Replaced(Instant),
     /// The supervisor has ended, so a successor that is still starting is refused.
     Refused,
 }
 
 impl Restarting {
     pub(super) fn new(reports: mpsc::Sender<SupervisorReport>) -> Self {
-        Self { state: RestartState::None, waiting: Vec::new(), replaced: None, reports }
+        Self { state: RestartState::None, waiting: Vec::new(), reports }
     }
 
     /// Whether a successor is starting.
@@ -64,7 +62,7 @@ impl Restarting {
 
     /// Whether a successor has taken the place of this agent.
     pub(super) fn is_replaced(&self) -> bool {
-        self.state == RestartState::Replaced
+        matches!(self.state, RestartState::Replaced(_))
     }
 
     /// Whether a successor that requests the sockets of this agent is refused.
@@ -81,8 +79,7 @@ impl Restarting {
 
     /// Records that the successor has released this agent.
     pub(super) fn note_replaced(&mut self) {
-        self.state = RestartState::Replaced;
-        self.replaced = Some(Instant::now());
+        self.state = RestartState::Replaced(Instant::now());
     }
 
     /// Lets a request wait for the outcome.
@@ -106,8 +103,9 @@ impl Restarting {
     /// Answers requests that still wait some seconds after the release. Older supervisors do
     /// not report that the successor serves.
     pub(super) fn answer_late(&mut self, open: usize) {
-        let is_late = self.replaced.is_some_and(|since| since.elapsed() > REPORT_WAIT_MAX);
-        if is_late && !self.waiting.is_empty() {
+        if let RestartState::Replaced(at) = self.state
+            && at.elapsed() > REPORT_WAIT_MAX
+        {
             self.succeed(open);
         }
     }

@@ -323,10 +323,9 @@ impl HelperServer {
     /// CPU time of all processes in this network namespace except the helper. Processes that were
     /// started elsewhere count after their parent here has waited for them.
     fn cpu_ns(&self) -> u64 {
-        let network = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
-        let here = network("self");
-        let is_program =
-            |pid: &u32| *pid != std::process::id() && network(&pid.to_string()) == here;
+        let own = std::process::id();
+        let here = owner::network(own);
+        let is_program = |pid: &u32| *pid != own && owner::network(*pid) == here;
         let programs = owner::descendants(self.launcher).into_iter().filter(is_program);
         let of = |pid| cpu::process_ns(pid).unwrap_or(0) + cpu::waited_for_ns(pid).unwrap_or(0);
         programs.map(of).sum()

@@ -59,9 +59,8 @@ struct HeldSockets {
 /// supervisor of the agent is a child of the launcher in the launcher's own network namespace.
 /// Programs and their orphans are in the namespace of the run.
 fn own_processes(launcher: u32) -> HashSet<u32> {
-    let network = |pid| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
-    let outside = network(launcher);
-    let is_outside = |pid: &u32| outside.is_some() && network(*pid) == outside;
+    let outside = owner::network(launcher);
+    let is_outside = |pid: &u32| outside.is_some() && owner::network(*pid) == outside;
     let outside_roots = owner::children(launcher).into_iter().filter(is_outside);
     let mut own: HashSet<_> =
         outside_roots.flat_map(|root| owner::descendants(root).into_iter().chain([root])).collect();

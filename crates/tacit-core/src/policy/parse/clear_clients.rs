@@ -47,11 +47,7 @@ pub(super) fn read(
     }
     let sources = table.value("clear-sources").map_or(Some(Vec::new()), |it| it.each(source));
     let until = table.value("clear-until").map_or(Some(None), |it| time(&it).map(Some));
-    let end = match until {
-        Some(Some(_)) => ClearEnd::Set,
-        _ => ClearEnd::Open,
-    };
-    warn(&value, client_cert, end);
+    warn(&value, client_cert, until.flatten());
     Some(Some(ClearClients { sources: sources?, until: until? }))
 }
 
@@ -89,15 +85,8 @@ fn time(value: &TomlValue<'_>) -> Option<Timestamp> {
     time
 }
 
-/// Whether the rule says until when it accepts clients without TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ClearEnd {
-    Set,
-    Open,
-}
-
 /// Warns if clients without TLS are accepted although the rule requests certificates.
-fn warn(value: &TomlValue<'_>, client_cert: &ClientCert, end: ClearEnd) {
+fn warn(value: &TomlValue<'_>, client_cert: &ClientCert, until: Option<Timestamp>) {
     let denies = client_cert.requested().is_some_and(|policy| policy.absent == Absent::Deny);
     let message = if denies {
         "`client-cert` requires a certificate, but the rule also accepts clients without TLS. A \
@@ -105,11 +94,9 @@ fn warn(value: &TomlValue<'_>, client_cert: &ClientCert, end: ClearEnd) {
     } else {
         "the rule accepts clients without TLS: their data is not protected"
     };
-    let fix = match end {
-        ClearEnd::Set => {
-            "remove `accept` when all clients use TLS, or after the time `clear-until`"
-        }
-        ClearEnd::Open => {
+    let fix = match until {
+        Some(_) => "remove `accept` when all clients use TLS, or after the time `clear-until`",
+        None => {
             "set `clear-until` to the time when all clients must use TLS, and remove `accept` at \
              that time"
         }

@@ -252,8 +252,7 @@ fn is_sound(table: &TomlTable<'_>, rule: &FilterRule) -> bool {
     let mut needs = |keys: &[&'static str], is_met: bool, what: &str, fix: &str| {
         for value in keys.iter().filter_map(|key| table.value(key)).filter(|_| !is_met) {
             let message = format!("`{key}` does not work in this rule: {what}", key = value.name);
-            let fix = fix.replace("{key}", value.name);
-            table.report.error(MessageId("conflicting-keys"), &value.name_at, message, &fix);
+            value.error_at_name(MessageId("conflicting-keys"), message, fix);
             is_sound = false;
         }
     };

@@ -170,8 +170,7 @@ impl<'a> TomlTable<'a> {
         }
         for value in keys.iter().filter_map(|key| self.value(key)) {
             let message = format!("`{key}` does not belong here: {why}", key = value.name);
-            let fix = fix.replace("{key}", value.name);
-            self.report.error(MessageId("misplaced-key"), &value.name_at, message, &fix);
+            value.error_at_name(MessageId("misplaced-key"), message, fix);
         }
     }
 
@@ -267,6 +266,11 @@ impl<'a> TomlValue<'a> {
     /// Reports an error that has an identifier of its own.
     pub fn error_of(&self, id: MessageId, message: impl Into<String>, fix: impl Into<String>) {
         self.report.error(id, &self.at, message, fix);
+    }
+
+    /// Reports an error at the key. `{key}` in the fix stands for the key.
+    pub fn error_at_name(&self, id: MessageId, message: impl Into<String>, fix: &str) {
+        self.report.error(id, &self.name_at, message, fix.replace("{key}", self.name));
     }
 
     /// The position of a key or a value in this value.
