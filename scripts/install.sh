@@ -54,6 +54,7 @@ files() {
     local page
     echo "program $BINARY $PREFIX/bin/tacit"
     echo "file docs/tacit.1 $MANDIR/man1/tacit.1"
+    echo "file docs/tacit-run.1 $MANDIR/man1/tacit-run.1"
     echo "file docs/tacit.toml.5 $MANDIR/man5/tacit.toml.5"
     echo "file docs/tacit-messages.7 $MANDIR/man7/tacit-messages.7"
     echo "completions bash $share/bash-completion/completions/tacit"

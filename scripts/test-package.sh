@@ -241,7 +241,7 @@ new_connection_echoes() {
 
 manual_pages_are_there() {
     local page
-    for page in man1/tacit.1 man5/tacit.toml.5 man7/tacit-messages.7; do
+    for page in man1/tacit.1 man1/tacit-run.1 man5/tacit.toml.5 man7/tacit-messages.7; do
         gzip -dc "$root/usr/share/man/$page.gz" >"$work/page" &&
             grep -qi '^\.\(Dt\|TH\) tacit' "$work/page" || return 1
     done

@@ -58,7 +58,7 @@ Examples:
   tacit agent --policy policy.toml
   tacit show connections
 
-Manual: tacit(1), tacit.toml(5)"
+Manual: tacit(1), tacit-run(1), tacit.toml(5), tacit-messages(7)"
 )]
 struct CommandLine<V: Subcommand> {
     #[command(subcommand)]

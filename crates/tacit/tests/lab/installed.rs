@@ -89,6 +89,7 @@ fn make_install_follows_its_prefix_and_uninstall_leaves_no_file() {
         "share/doc/tacit/docs/install.md",
         "share/doc/tacit/examples/policy.toml",
         "share/fish/vendor_completions.d/tacit.fish",
+        "share/man/man1/tacit-run.1",
         "share/man/man1/tacit.1",
         "share/man/man5/tacit.toml.5",
         "share/man/man7/tacit-messages.7",
