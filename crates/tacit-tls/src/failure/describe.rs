@@ -245,7 +245,7 @@ fn not_tls(failed: &FailedHandshake<'_>, detail: &str) -> HandshakeFailure {
             HandshakeRole::Server => {
                 "enable TLS on the client, or connect the client to another port"
             }
-            HandshakeRole::Client => "set `connect` to the TLS port of the server",
+            HandshakeRole::Client => "connect to the port on which the server accepts TLS",
         };
         let message = format!("the {peer} sent plain {protocol}, not TLS, on this port: {step}");
         return failure(kind, Party::Peer, message);

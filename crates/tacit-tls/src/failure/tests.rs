@@ -116,7 +116,10 @@ fn plain_protocols_spoken_to_a_tls_rule_are_named() {
     let error = connection.process_new_packets().unwrap_err();
     let failure = described(HandshakeRole::Client, sent, &error);
     assert_eq!(failure.kind, "plain-http");
-    assert!(failure.message.contains("set `connect` to the TLS port of the server"), "{failure}");
+    assert!(
+        failure.message.contains("connect to the port on which the server accepts TLS"),
+        "{failure}"
+    );
 }
 
 #[test]
