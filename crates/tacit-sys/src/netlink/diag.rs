@@ -47,12 +47,27 @@ pub struct DiagSocket {
 }
 
 /// Looks up the program's socket by its own address and the address of its peer. Returns `None` if
-/// there is no such socket or if it has been closed.
+/// there is no such socket, if it has been closed, or if it is bound to an interface.
 ///
 /// # Errors
 /// The error of the netlink socket.
 pub fn owner(
     diag: &mut Netlink,
+    protocol: IpProtocol,
+    program: SocketAddr,
+    peer: SocketAddr,
+) -> Result<Option<DiagSocket>, Error> {
+    owner_on(diag, NO_INTERFACE, protocol, program, peer)
+}
+
+/// Looks up the program's socket as [`owner`] does, if it is not bound to an interface other than
+/// the one with this index.
+///
+/// # Errors
+/// The error of the netlink socket.
+pub fn owner_on(
+    diag: &mut Netlink,
+    interface: u32,
     protocol: IpProtocol,
     program: SocketAddr,
     peer: SocketAddr,
@@ -67,7 +82,7 @@ pub fn owner(
         IpProtocol::Tcp => (program, peer),
         IpProtocol::Udp => (peer, program),
     };
-    let question = question(protocol, source, destination);
+    let question = question(protocol, interface, source, destination);
     let mut found = None;
     let requested = diag.ask(question, ReplyCount::One, |answer| {
         found = Some(socket(answer)?);
@@ -119,14 +134,29 @@ pub fn connected(
     Ok(found)
 }
 
-fn question(protocol: IpProtocol, source: SocketAddr, destination: SocketAddr) -> NetlinkRequest {
-    let body = request(protocol, u32::MAX, source, destination);
+fn question(
+    protocol: IpProtocol,
+    interface: u32,
+    source: SocketAddr,
+    destination: SocketAddr,
+) -> NetlinkRequest {
+    let body = request_on(interface, protocol, u32::MAX, source, destination);
     NetlinkRequest::new("finding the owner of a socket", SOCK_DIAG_BY_FAMILY, 0).fixed(&body)
 }
 
 /// Builds an `inet_diag_req_v2`: family, protocol, extensions, states and the two ends of the
 /// socket.
 pub(super) fn request(
+    protocol: IpProtocol,
+    states: u32,
+    source: SocketAddr,
+    destination: SocketAddr,
+) -> Vec<u8> {
+    request_on(NO_INTERFACE, protocol, states, source, destination)
+}
+
+fn request_on(
+    interface: u32,
     protocol: IpProtocol,
     states: u32,
     source: SocketAddr,
@@ -145,8 +175,9 @@ pub(super) fn request(
         }
         body.extend_from_slice(&field);
     }
-    // Any interface, and no cookie, because the cookie is not known.
-    body.extend_from_slice(&[0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
+    body.extend_from_slice(&interface.to_ne_bytes());
+    // No cookie, because the cookie is not known.
+    body.extend_from_slice(&[0xff; 8]);
     body
 }
 
@@ -213,6 +244,8 @@ pub(super) fn attribute(answer: &[u8], kind: u16) -> Option<&[u8]> {
     all.find(|(found, _)| *found == kind).map(|(_, value)| value)
 }
 
+/// Sockets that are not bound to an interface; in a list, all sockets.
+const NO_INTERFACE: u32 = 0;
 pub(super) const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_DUMP: u16 = 0x300;
 /// The size of an `inet_diag_msg`.
@@ -252,8 +285,8 @@ mod tests {
             ["10.0.2.15:40000", "10.9.8.7:8080"].map(|text| text.parse().unwrap());
         let wanted = "4800 0000 1400 0100 00000000 00000000 02 06 00 00 ffffffff 9c40 1f90 \
              0a00020f 00000000 00000000 00000000 0a090807 00000000 00000000 00000000 \
-             00000000 ffffffff ffffffff";
-        assert_eq!(sealed(&question(IpProtocol::Tcp, program, peer)), bytes(wanted));
+             07000000 ffffffff ffffffff";
+        assert_eq!(sealed(&question(IpProtocol::Tcp, 7, program, peer)), bytes(wanted));
     }
 
     #[test]

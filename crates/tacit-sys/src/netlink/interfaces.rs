@@ -6,8 +6,9 @@
 //! run:   eth0 198.51.100.2/24  <── give(list)      a dummy, or one end of a veth pair
 //! ```
 //!
-//! A copied interface transmits no packets, and its addresses have no routes. So the program's
-//! packets are still captured.
+//! A copied interface transmits no packets, and its addresses have no routes to their networks. So
+//! the program's packets are still captured. Those of sockets that are bound to the interface are
+//! captured too: a local route of the interface leads them to `lo` ([`lead_to_lo`]).
 //!
 //! Loopback addresses and link-local IPv6 addresses are not copied, because every namespace has its
 //! own.
@@ -24,8 +25,9 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 
 use super::error::Error;
 use super::message::{NLM_F_ACK, NetlinkRequest, attributes, read_u16, read_u32};
-use super::route::{OWN_UNIQUE_LOCAL, OWN_V4, OWN_V6};
+use super::route::{self, Families, OWN_UNIQUE_LOCAL, OWN_V4, OWN_V6};
 use super::socket::{Netlink, ReplyCount};
+use crate::ip_version::IpVersion;
 
 /// The largest number of interfaces that are copied into a namespace.
 pub const INTERFACES_MAX: usize = 32;
@@ -163,6 +165,59 @@ pub fn take_others(route: &mut Netlink, wanted: &[Interface]) -> Result<(), Erro
     let messages: Vec<_> =
         gone.map(|(index, one)| address_message(Step::Remove, *index, *one)).collect();
     if messages.is_empty() { Ok(()) } else { route.run(messages) }
+}
+
+/// Leads the packets of sockets that are bound to one of these interfaces to `lo`. The first address
+/// of each IP version is their source for IPv4. A route of an interface that no longer has an
+/// address of the IP version is removed. The interfaces must already have the addresses.
+///
+/// # Errors
+/// The first step that the kernel refused; all other steps are done.
+pub fn lead_to_lo(
+    netlink: &mut Netlink,
+    families: Families,
+    wanted: &[Interface],
+) -> Result<(), Error> {
+    let versions: Vec<_> = IpVersion::ALL.into_iter().filter(|one| families.has(*one)).collect();
+    let mut sources = BTreeMap::new();
+    for (index, assigned) in numbered(netlink, wanted)? {
+        let version = IpVersion::of(assigned.address);
+        if versions.contains(&version) {
+            sources.entry((index, version.index())).or_insert(assigned.address);
+        }
+    }
+    let mut refusal = None;
+    let added: Vec<_> =
+        sources.iter().map(|((index, _), source)| route::of_interface(*index, *source)).collect();
+    if !added.is_empty() {
+        note(&mut refusal, netlink.run(added));
+    }
+    for index in links(netlink)?.into_keys() {
+        for version in &versions {
+            if sources.contains_key(&(index, version.index())) {
+                continue;
+            }
+            match netlink.run(vec![route::without_interface(index, *version)]) {
+                Err(error) if error.errno() == Some(libc::ESRCH) => {}
+                removed => note(&mut refusal, removed),
+            }
+        }
+    }
+    refusal.map_or(Ok(()), Err)
+}
+
+/// Returns the indexes of the interfaces that have the address. A socket that is bound to an
+/// interface gets answers at this address only if the interface is one of them.
+///
+/// # Errors
+/// The error of the netlink socket.
+pub fn with_address(route: &mut Netlink, address: IpAddr) -> Result<Vec<u32>, Error> {
+    let address = address.to_canonical();
+    if address.is_loopback() {
+        return Ok(vec![LO]);
+    }
+    let all = addresses(route)?.into_iter();
+    Ok(all.filter(|(_, one)| one.address == address).map(|(index, _)| index).collect())
 }
 
 /// Returns the addresses with the indexes of their interfaces.
@@ -409,6 +464,8 @@ const CREATE: u16 = NLM_F_ACK | 0x400 | 0x200;
 const REPLACE: u16 = NLM_F_ACK | 0x400 | 0x100;
 /// The hardware type of TUN devices.
 const ARPHRD_NONE: u16 = 0xfffe;
+/// `lo` is the first interface of every namespace.
+const LO: u32 = 1;
 const IFINFO_BYTES: usize = 16;
 const IFADDR_BYTES: usize = 8;
 const IFF_UP: u32 = 1;

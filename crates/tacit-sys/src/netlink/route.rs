@@ -9,14 +9,20 @@
 //! (fc00::/7), and one for all other destinations. So a program chooses between IPv4 and IPv6 as it
 //! would without tacit (RFC 6724, section 5, rule 5).
 //!
+//! A socket that is bound to an interface takes only routes over this interface. So each interface
+//! has a local route for all addresses too (`of_interface`). Packets on a local route arrive on
+//! `lo`, whatever its interface is. The kernel takes an answer as received on the interface that has
+//! the address of the program, so the socket gets the answer.
+//!
 //! If the namespace has no IPv6, `connect` to an IPv6 address fails at once with `ENETUNREACH`. If
 //! the namespace has no IPv4, `connect` to an IPv4 address fails at once with `ENETUNREACH` too.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::error::Error;
 use super::message::{NLM_F_ACK, NetlinkRequest, attributes, read_u32};
 use super::socket::{Netlink, ReplyCount};
+use crate::ip_version::IpVersion;
 
 /// The namespace's own IPv4 address.
 pub const OWN_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
@@ -38,6 +44,17 @@ pub struct Families {
     pub v4: bool,
     /// IPv6.
     pub v6: bool,
+}
+
+impl Families {
+    /// Whether the namespace has this IP version.
+    #[must_use]
+    pub fn has(self, version: IpVersion) -> bool {
+        match version {
+            IpVersion::V4 => self.v4,
+            IpVersion::V6 => self.v6,
+        }
+    }
 }
 
 /// The source addresses of programs, by the kind of destination.
@@ -187,29 +204,54 @@ fn route_to(
     scope: u8,
     source: &[u8],
 ) -> NetlinkRequest {
-    // `rtmsg`: family, lengths of destination and source, tos, table, protocol, scope, type, flags.
-    let [src_len, tos] = [0; 2];
     let dst_len = to.map_or(0, |prefix| prefix.length);
-    let mut message = NetlinkRequest::new(step, RTM_NEWROUTE, CREATE).fixed(&[
-        family,
-        dst_len,
-        src_len,
-        tos,
-        RT_TABLE_LOCAL,
-        RTPROT_STATIC,
-        scope,
-        RTN_LOCAL,
-        0,
-        0,
-        0,
-        0,
-    ]);
+    let header = local_route(family, dst_len, scope);
+    let mut message = NetlinkRequest::new(step, RTM_NEWROUTE, CREATE).fixed(&header);
     if let Some(Prefix { address, .. }) = to {
         message.attribute(RTA_DST, address);
     }
     message.attribute(RTA_OIF, &LO.to_ne_bytes());
     message.attribute(RTA_PREFSRC, source);
     message
+}
+
+/// Builds the route of one IP version for sockets that are bound to an interface, with an address of
+/// the interface. It replaces an earlier one. Sockets that are not bound take the route over `lo`,
+/// which has a lower metric.
+pub(super) fn of_interface(index: u32, source: IpAddr) -> NetlinkRequest {
+    let step = "routing packets of sockets that are bound to an interface to lo";
+    let mut message = NetlinkRequest::new(step, RTM_NEWROUTE, CREATE);
+    message = over_interface(message, index, IpVersion::of(source));
+    // For IPv6, the kernel chooses the source among the addresses of the interface.
+    if let IpAddr::V4(source) = source {
+        message.attribute(RTA_PREFSRC, &source.octets());
+    }
+    message
+}
+
+/// Removes the route of one IP version for sockets that are bound to an interface.
+pub(super) fn without_interface(index: u32, version: IpVersion) -> NetlinkRequest {
+    let step = "removing the route for sockets that are bound to an interface";
+    over_interface(NetlinkRequest::new(step, RTM_DELROUTE, NLM_F_ACK), index, version)
+}
+
+fn over_interface(message: NetlinkRequest, index: u32, version: IpVersion) -> NetlinkRequest {
+    let header = match version {
+        IpVersion::V4 => local_route(INET, 0, RT_SCOPE_HOST),
+        IpVersion::V6 => local_route(INET6, 0, RT_SCOPE_UNIVERSE),
+    };
+    let mut message = message.fixed(&header);
+    message.attribute(RTA_OIF, &index.to_ne_bytes());
+    // Two routes for the same addresses need different metrics.
+    message.attribute(RTA_PRIORITY, &METRIC_OF_INTERFACES.saturating_add(index).to_ne_bytes());
+    message
+}
+
+/// `rtmsg`: family, lengths of destination and source, tos, table, protocol, scope, type, flags.
+fn local_route(family: u8, dst_len: u8, scope: u8) -> [u8; 12] {
+    let [src_len, tos] = [0; 2];
+    let table = RT_TABLE_LOCAL;
+    [family, dst_len, src_len, tos, table, RTPROT_STATIC, scope, RTN_LOCAL, 0, 0, 0, 0]
 }
 
 fn large_segments_message(kinds: [u16; 2]) -> NetlinkRequest {
@@ -241,6 +283,7 @@ const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_NEWROUTE: u16 = 24;
+const RTM_DELROUTE: u16 = 25;
 /// The message is acknowledged. An entry is created or replaced (`NLM_F_CREATE`, `NLM_F_REPLACE`).
 const CREATE: u16 = NLM_F_ACK | 0x400 | 0x100;
 
@@ -261,9 +304,12 @@ const IFA_FLAGS: u16 = 8;
 const IFA_F_NODAD: u32 = 2;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
+const RTA_PRIORITY: u16 = 6;
 const RTA_PREFSRC: u16 = 7;
 const RT_TABLE_LOCAL: u8 = 255;
 const RTPROT_STATIC: u8 = 4;
+/// Higher than the metrics of the routes over `lo`, which are 0 for IPv4 and 1024 for IPv6.
+const METRIC_OF_INTERFACES: u32 = 0x1_0000;
 const RTN_LOCAL: u8 = 2;
 const RT_SCOPE_UNIVERSE: u8 = 0;
 const RT_SCOPE_HOST: u8 = 254;
@@ -303,6 +349,32 @@ mod tests {
         assert_eq!(both.len(), wanted.len());
         for (message, wanted) in both.iter().zip(wanted) {
             assert_eq!(crate::netlink::testing::sealed(message), bytes(wanted), "{wanted}");
+        }
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn the_routes_of_an_interface_byte_by_byte() {
+        let [v4, v6] = ["198.51.100.2", "2001:db8::2"].map(|text| text.parse().unwrap());
+        let wanted = [
+            (
+                of_interface(5, v4),
+                "3400 0000 1800 0505 00000000 00000000 02 00 00 00 ff 04 fe 02 00000000 \
+                 0800 0400 05000000 0800 0600 05000100 0800 0700 c6336402",
+            ),
+            (
+                of_interface(5, v6),
+                "2c00 0000 1800 0505 00000000 00000000 0a 00 00 00 ff 04 00 02 00000000 \
+                 0800 0400 05000000 0800 0600 05000100",
+            ),
+            (
+                without_interface(5, IpVersion::V4),
+                "2c00 0000 1900 0500 00000000 00000000 02 00 00 00 ff 04 fe 02 00000000 \
+                 0800 0400 05000000 0800 0600 05000100",
+            ),
+        ];
+        for (message, wanted) in wanted {
+            assert_eq!(crate::netlink::testing::sealed(&message), bytes(wanted), "{wanted}");
         }
     }
 

@@ -23,9 +23,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 use tacit_core::policy::CaptureRange;
 use tacit_sys::namespace::{self, JoinedNamespaces, Namespace, Netlinks};
+use tacit_sys::netlink::diag::{self, DiagSocket};
 use tacit_sys::netlink::nft::{self, AGENT_PORT, HOLD_PORT, SocketMarks};
 use tacit_sys::netlink::route::{self, Families, SourceAddresses};
-use tacit_sys::netlink::{self, diag, interfaces, tunnel};
+use tacit_sys::netlink::{self, interfaces, tunnel};
 use tacit_sys::tun::Tun;
 use tacit_sys::{IpVersion, cpu, owner, process, transparent};
 
@@ -264,6 +265,7 @@ impl HelperServer {
         self.own = Some(own);
         interfaces::give(route, &wanted)?;
         route::allow(route, families, host.sources())?;
+        interfaces::lead_to_lo(route, families, &wanted)?;
         interfaces::take_others(route, &wanted)
     }
 
@@ -280,13 +282,26 @@ impl HelperServer {
     /// The process that holds a socket, or the listener that will accept the connection; `None` if
     /// it cannot be found.
     fn owner(&mut self, ends: &SocketEnds) -> Option<SocketOwner> {
-        let SocketEnds { protocol, program, peer } = *ends;
-        let found = diag::owner(&mut self.kernel.diagnosis, ip_protocol(protocol), program, peer);
-        let socket = found.ok().flatten()?;
-        let inode = if socket.is_queued { self.listener_at(program)? } else { socket.inode };
+        let socket = self.socket(ends)?;
+        let inode = if socket.is_queued { self.listener_at(ends.program)? } else { socket.inode };
         let pid = owner::holder(self.launcher, inode)?;
         let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
         Some(SocketOwner { pid: Some(pid), program, user: None, cgroup: None })
+    }
+
+    /// The socket with these ends; `None` if there is none. The kernel finds a socket that is bound
+    /// to an interface only by the index of the interface.
+    fn socket(&mut self, ends: &SocketEnds) -> Option<DiagSocket> {
+        let SocketEnds { protocol, program, peer } = *ends;
+        let protocol = ip_protocol(protocol);
+        let Netlinks { route, diagnosis, .. } = &mut self.kernel;
+        let unbound = diag::owner(diagnosis, protocol, program, peer).ok()?;
+        unbound.or_else(|| {
+            let interfaces = interfaces::with_address(route, program.ip()).ok()?;
+            interfaces.into_iter().find_map(|interface| {
+                diag::owner_on(diagnosis, interface, protocol, program, peer).ok().flatten()
+            })
+        })
     }
 
     /// The inode of the listening socket of an address. A socket that listens at this address is
@@ -311,13 +326,13 @@ impl HelperServer {
 
     /// Whether a program has sent a SYN from this address and waits for the answer.
     fn is_connecting(&mut self, ends: &SocketEnds) -> bool {
-        let SocketEnds { protocol, program, peer } = *ends;
+        let peer = ends.peer;
         let own = self.listening().unwrap_or_default();
         let is_own = |at: &SocketAddr| {
             at.port() == peer.port() && (at.ip().is_unspecified() || at.ip() == peer.ip())
         };
-        let found = diag::owner(&mut self.kernel.diagnosis, ip_protocol(protocol), program, peer);
-        found.ok().flatten().is_some_and(|socket| socket.is_connecting) && !own.iter().any(is_own)
+        let found = self.socket(ends);
+        found.is_some_and(|socket| socket.is_connecting) && !own.iter().any(is_own)
     }
 
     /// CPU time of all processes in this network namespace except the helper. Processes that were

@@ -33,6 +33,7 @@ mod hidden;
 mod host;
 mod import;
 mod inbound;
+mod interfaces;
 mod languages;
 mod link_faults;
 mod link_scripts;
