@@ -38,6 +38,8 @@ mod refused;
 mod reports;
 mod responder;
 mod runs;
+mod source_checks;
+mod sources;
 mod status;
 mod thread;
 mod unproved;

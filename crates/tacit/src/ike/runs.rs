@@ -43,6 +43,7 @@ impl IkeThread {
 
     /// The host has other addresses now.
     pub(super) fn follow_own(&mut self, own: &[IpAddr]) {
+        self.sources.begin(boottime());
         self.runs.values_mut().for_each(|run| run.own = own.to_vec());
         self.follow_routes(&BTreeSet::new());
     }

@@ -24,6 +24,7 @@ use super::driven_run::DrivenRun;
 use super::inputs::{Input, Inputs};
 use super::kernel::{KernelRandom, local};
 use super::manual_sa::{ManualStatus, ManualTunnel};
+use super::source_checks::SourceChecks;
 use super::status::IkeStatus;
 use super::unproved::UnprovedFailures;
 use super::{
@@ -85,6 +86,8 @@ pub(super) struct IkeThread {
     paths: BTreeMap<Pair, usize>,
     /// When looked-up names are compared with assigned addresses next.
     pub(super) names_check_at: Instant,
+    /// When the addresses from which this host sends to peers are compared next.
+    pub(super) sources: SourceChecks,
     unproved: UnprovedFailures,
     published: Instant,
     /// What displays do not know yet.
@@ -120,6 +123,7 @@ impl IkeThread {
             assigned: BTreeMap::new(),
             paths: BTreeMap::new(),
             names_check_at: boottime(),
+            sources: SourceChecks::default(),
             unproved: UnprovedFailures::default(),
             published: boottime(),
             news: News::None,
@@ -418,7 +422,8 @@ impl IkeThread {
         let has_reports = !self.assigned.is_empty() || !self.paths.is_empty();
         let report = has_reports.then(|| boottime() + REPORT_INTERVAL);
         let publish = (self.news != News::None).then(|| self.published + PUBLISH_INTERVAL);
-        let times = times.flatten().chain(report).chain(publish).chain(self.unproved.next_at());
+        let others = [report, publish, self.unproved.next_at(), self.sources.next_at()];
+        let times = times.flatten().chain(others.into_iter().flatten());
         times.min().unwrap_or_else(|| boottime() + WAIT_MAX)
     }
 
@@ -442,6 +447,7 @@ impl IkeThread {
         }
         self.check_trust(now);
         self.check_names(now);
+        self.check_sources(now);
         self.report_suppressed(now);
         self.forget_ended();
         let due = |one: &&PeerConnection| one.begins_at().is_some_and(|at| at <= now);

@@ -293,6 +293,39 @@ fn forged_first_requests_that_are_refused_lead_to_cookies_and_to_one_line() {
     assert_eq!(scene.lines("ike-failed"), 1);
 }
 
+/// The gateway that has answered the connection of a run with the address 10.1.0.1.
+fn connected(scene: &mut Scene) -> Sender {
+    scene.thread.connect(&Scene::pair());
+    let config = Arc::new(scene.gateway_config());
+    let local = scene.peer.local_addr().unwrap();
+    let request = received(&scene.peer).unwrap();
+    let path = IkePath { local, remote: scene.thread.context.locals[0] };
+    let random = Box::new(KernelRandom);
+    let connection = IkeConnection::accept(&[config], path, random, boottime(), &request).unwrap();
+    let socket = scene.peer.try_clone().unwrap();
+    let mut gateway = Sender { connection, socket, events: Vec::new() };
+    scene.settle(&mut gateway);
+    assert!(gateway.is_established(), "{:?}", gateway.events);
+    gateway
+}
+
+#[test]
+fn a_peer_gets_a_message_at_once_when_this_host_sends_from_another_address() {
+    let mut scene = Scene::new("source", "10.1.0.1");
+    let mut gateway = connected(&mut scene);
+    let other: SocketAddr = "127.0.0.9:4500".parse().unwrap();
+    let none: SocketAddr = "0.0.0.0:4500".parse().unwrap();
+    scene.thread.follow_sources(boottime(), |_| none);
+    assert_eq!(received(&scene.peer), None, "no route");
+    scene.thread.follow_sources(boottime(), |_| other);
+    let request = received(&scene.peer).expect("a request");
+    gateway.connection.handle_datagram(boottime(), other, &request);
+    gateway.messages();
+    assert!(gateway.events.contains(&IkeEvent::PeerMoved(other)), "{:?}", gateway.events);
+    scene.thread.follow_sources(boottime(), |_| other);
+    assert_eq!(received(&scene.peer), None, "the same address");
+}
+
 /// A run with the address 10.1.0.1 that the gateway has assigned.
 fn assigned(test: &str) -> Scene {
     let mut scene = Scene::new(test, "gateway");

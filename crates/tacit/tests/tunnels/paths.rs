@@ -150,6 +150,24 @@ fn a_gateway_with_a_name_is_found_at_its_next_address() {
     assert_eq!(text, "10.99.0.2:4500\n10.99.0.4:4500\nonly UDP 4500\n");
 }
 
+#[test]
+fn a_tunnel_continues_at_once_when_this_host_gets_another_address() {
+    let text = web(&format!(
+        "sed -i 's/^inner.*/&\\ndpd = \"1h\"/' private/run.toml
+        agent
+        {ASKS}
+        ip address del 10.99.0.1/24 dev w0; ip address add 10.99.0.3/24 dev w0
+        ip route replace default via 10.99.0.2
+        more
+        swan --list-sas | grep -o '10.99.0.3.4500.'
+        control show ike --json | grep -o '10.99.0.3:4500'
+        [ $(grep -c ike-established agent.log) = 1 ] || fail 'another IKE SA'
+        ended
+        clear"
+    ));
+    assert_eq!(text, "10.99.0.3[4500]\n10.99.0.3:4500\nonly UDP 4500\n");
+}
+
 /// A resolver behind the gateway.
 const RESOLVER: &str = r#"
 [[rule]]

@@ -28,6 +28,7 @@ mod fragments;
 pub(super) mod fuzz;
 mod inform;
 mod init;
+mod own_address;
 mod payloads;
 mod rekey;
 mod sa;
@@ -93,6 +94,9 @@ pub struct IkeConnection {
     is_behind_nat: bool,
     /// Whether a NAT is in front of the peer.
     is_peer_behind_nat: bool,
+    /// Whether this side has got another address since the peers have looked for a NAT, so that a
+    /// NAT may be in front of this side now.
+    has_moved: bool,
     has_ended: bool,
     /// What was repeated or fragmented.
     traffic: IkeTraffic,
@@ -149,6 +153,7 @@ impl IkeConnection {
             sent_at: now,
             is_behind_nat: false,
             is_peer_behind_nat: false,
+            has_moved: false,
             has_ended: false,
             traffic: IkeTraffic::default(),
             transmits: VecDeque::new(),

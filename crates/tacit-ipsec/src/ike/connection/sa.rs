@@ -387,6 +387,14 @@ impl IkeSa {
         let outstanding = self.outstanding.as_mut()?;
         outstanding.retransmission.repeat(now).then(|| outstanding.datagrams.clone())
     }
+
+    /// Repeats the outstanding request, if there is one, by another path to the peer. The number of
+    /// repetitions and their delays begin again: nothing shows that they fail on this path.
+    pub(super) fn retransmit_on_new_path(&mut self, now: Instant) -> Option<Vec<Vec<u8>>> {
+        let outstanding = self.outstanding.as_mut()?;
+        outstanding.retransmission = Retransmission::start(now, RETRANSMITS_MAX);
+        Some(outstanding.datagrams.clone())
+    }
 }
 
 /// The message ID of a request or a response of this side.

@@ -43,7 +43,8 @@ impl IkeConnection {
 
     pub(super) fn keepalive_at(&self) -> Option<Instant> {
         let is_up = self.sa(self.current).is_some_and(|sa| sa.state == SaState::Established);
-        (self.is_behind_nat && is_up && !self.has_ended).then(|| self.sent_at + KEEPALIVE)
+        let may_need_it = self.is_behind_nat || self.has_moved;
+        (may_need_it && is_up && !self.has_ended).then(|| self.sent_at + KEEPALIVE)
     }
 
     /// Repeats the requests whose time has come. A peer that does not answer ends the IKE SA.

@@ -115,6 +115,55 @@ fn a_packet_from_another_address_moves_the_peer() {
 }
 
 #[test]
+fn a_side_with_another_address_sends_a_request_from_it_at_once() {
+    let mut pair = opened();
+    let before = pair.datagrams;
+    assert_eq!(pair.sides[0].connection().keepalive_at(), None);
+    for _ in 0..2 {
+        // The second time, it is the same address.
+        pair.addresses[0] = moved();
+        pair.command(0, |connection, now| connection.note_local_address(now, moved()));
+        pair.run(SECOND / 2);
+        assert_eq!(pair.datagrams, before + 2, "a request and its response");
+    }
+    assert_eq!(count_moves(&pair, 1), 1);
+    assert_eq!(pair.sides[1].connection().remote(), moved());
+    assert_eq!(pair.sides[0].connection().local(), moved());
+    // A NAT may be in front of the new address.
+    assert!(pair.sides[0].connection().keepalive_at().is_some());
+    pair.check();
+}
+
+#[test]
+fn a_side_with_another_address_repeats_its_request_from_it_at_once() {
+    let mut pair = opened();
+    pair.network.lost = 100;
+    pair.command(0, IkeConnection::rekey);
+    // The delay until the next repetition is 16 seconds now.
+    pair.run(SECOND * 40);
+    pair.network.lost = 0;
+    pair.addresses[0] = moved();
+    pair.command(0, |connection, now| connection.note_local_address(now, moved()));
+    pair.run(SECOND / 2);
+    assert_eq!(count_moves(&pair, 1), 1);
+    assert_eq!(pair.sides[0].count(|event| *event == IkeEvent::Rekeyed), 1);
+    pair.check();
+}
+
+#[test]
+fn another_address_does_not_delay_the_end_of_a_connection() {
+    let mut pair = opened();
+    pair.network.lost = 100;
+    pair.command(0, IkeConnection::close);
+    for last in 0..10 {
+        pair.run(SECOND * 2);
+        let address = SocketAddr::from(([192, 0, 2, 100 + last], 4500));
+        pair.command(0, |connection, now| connection.note_local_address(now, address));
+    }
+    assert_eq!(pair.sides[0].count(|event| *event == IkeEvent::Closed), 1);
+}
+
+#[test]
 fn a_peer_with_the_hash_of_its_address_is_behind_no_nat() {
     let mut pair = opened();
     let spis = pair.sides[1].connection().sas[0].spis;
