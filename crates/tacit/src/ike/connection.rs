@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use tacit_core::policy::{IkePeer, InnerAddressSource};
-use tacit_ipsec::ike::{FailureSide, IkeConfig, IkeConnection, IkeFailure, IkeProposal};
+use tacit_ipsec::ike::{
+    FailureSide, IkeConfig, IkeConnection, IkeFailure, IkeProposal, UNANSWERED,
+};
 use tacit_ipsec::{ChildSa, EspSpi};
 use tacit_tls::KeyLogLine;
 use tacit_tls::tunnel_auth::TunnelPeerChain;
@@ -303,6 +305,21 @@ impl PeerConnection {
         self.failure_side = None;
         self.chain = self.settings.verifier.as_ref().and_then(|one| one.take_verified());
         self.plan_trust_check(clock::boottime());
+    }
+
+    /// Nothing has answered the attempt yet. Returns what to do.
+    pub(super) fn note_unanswered(&mut self) -> String {
+        let seconds = UNANSWERED.as_secs();
+        let (port, ike) = (self.remote.port(), &self.pair.ike);
+        let message = format!(
+            "the peer has not answered for {seconds} seconds; tacit tries again: check that the \
+             peer runs and listens on UDP port {port}, that no firewall drops UDP port {port} in \
+             either direction, and that `peer` and `port` in [ike.{ike}] are right. tacit uses \
+             only this port of the peer, not port 500"
+        );
+        self.failure = Some(message.clone());
+        self.failure_side = Some(FailureSide::Network);
+        message
     }
 
     /// A tunnel works: the next failure is a new one.

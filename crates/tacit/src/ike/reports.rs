@@ -121,6 +121,20 @@ fn failure_event(one: &PeerConnection, failure: &IkeFailure) -> Event {
         .field("error", failure)
 }
 
+/// The first attempt since the connection was last established to which nothing has answered.
+pub(super) fn unanswered_first(log: &Log, one: &PeerConnection, error: &str) {
+    log.warn(unanswered_event(one, error));
+}
+
+/// Nothing has answered an attempt yet, which continues.
+pub(super) fn unanswered(log: &Log, one: &PeerConnection, error: &str) {
+    log.audit(AuditOutcome::Failed, unanswered_event(one, error));
+}
+
+fn unanswered_event(one: &PeerConnection, error: &str) -> Event {
+    about(Event::new("ike-unanswered"), one).field("error", error)
+}
+
 /// A packet needs the tunnel, which there is not.
 pub(super) fn dropped(log: &Log, one: &PeerConnection, packet: &TunnelPacket) {
     if !log.has_audit() {

@@ -606,6 +606,7 @@ impl IkeThread {
                 Some(_) => self.report_unproved(at, &failure),
                 None => self.report_failure(at, &failure),
             },
+            IkeEvent::Unanswered => self.report_unanswered(at),
             IkeEvent::Failed(failure) => match one.ending.take() {
                 // It was logged when the connection began to end.
                 Some(failure) => one.note_failed(&failure, now),
@@ -644,6 +645,16 @@ impl IkeThread {
         }
         reports::failed(&self.context.log, &self.connections[at], failure);
         self.connections[at].note_reported(failure);
+    }
+
+    /// Nothing has answered an attempt yet. The next attempts are only in the audit log.
+    fn report_unanswered(&mut self, at: usize) {
+        let one = &mut self.connections[at];
+        let error = one.note_unanswered();
+        if one.is_new("unanswered") {
+            reports::unanswered_first(&self.context.log, one, &error);
+        }
+        reports::unanswered(&self.context.log, one, &error);
     }
 
     /// Reports the failure of a sender that has not proved who it is: anyone can cause many.

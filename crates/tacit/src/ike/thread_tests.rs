@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tacit_ipsec::TrafficSelector;
 use tacit_ipsec::ike::{
     IkeConfig, IkeConnection, IkeEvent, IkePath, IkeTransmit, InnerAddresses, InnerConfig,
+    UNANSWERED,
 };
 
 use super::connection::Pair;
@@ -324,6 +325,23 @@ fn a_peer_gets_a_message_at_once_when_this_host_sends_from_another_address() {
     assert!(gateway.events.contains(&IkeEvent::PeerMoved(other)), "{:?}", gateway.events);
     scene.thread.follow_sources(boottime(), |_| other);
     assert_eq!(received(&scene.peer), None, "the same address");
+}
+
+#[test]
+fn a_peer_that_answers_nothing_is_logged_and_shown_before_the_attempt_fails() {
+    let mut scene = Scene::new("silent", "10.1.0.1");
+    scene.thread.connect(&Scene::pair());
+    let open = scene.thread.connections[0].open.as_mut().unwrap();
+    open.handle_timeout(boottime() + UNANSWERED);
+    scene.thread.drain(0);
+    let wanted = format!("listens on UDP port {}", scene.peer.local_addr().unwrap().port());
+    let main = scene.audit.with_extension("main");
+    assert_eq!(scene.lines_in(&main, "ike-unanswered"), 1);
+    assert_eq!(scene.lines_in(&main, &wanted), 1);
+    assert_eq!((scene.lines("ike-unanswered"), scene.lines("ike-failed")), (1, 0));
+    let status = scene.thread.connections[0].status(0);
+    assert_eq!(status.state, IkeState::Opening);
+    assert!(status.failure.unwrap().contains(&wanted));
 }
 
 /// A run with the address 10.1.0.1 that the gateway has assigned.

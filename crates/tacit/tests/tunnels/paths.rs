@@ -168,6 +168,20 @@ fn a_tunnel_continues_at_once_when_this_host_gets_another_address() {
     assert_eq!(text, "10.99.0.3[4500]\n10.99.0.3:4500\nonly UDP 4500\n");
 }
 
+#[test]
+fn a_gateway_that_answers_nothing_is_logged_after_some_seconds() {
+    let text = web("kill -STOP $charon
+        agent
+        enrolled curl -sS -m 20 http://10.2.0.1/ & program=$!
+        until_true grep -q 'ike-unanswered.*UDP port 4500' agent.log
+        ! grep -q ike-failed agent.log || fail 'the attempt has failed'
+        control show ike --json | grep -o 'has not answered for 5 seconds'
+        kill -CONT $charon
+        wait $program
+        clear");
+    assert_eq!(text, "has not answered for 5 seconds\nfrom behind\nonly UDP 4500\n");
+}
+
 /// A resolver behind the gateway.
 const RESOLVER: &str = r#"
 [[rule]]

@@ -38,6 +38,10 @@ pub enum IkeEvent {
     /// or AUTH, or does not prove the identity of the peer. This side waits a limited time for
     /// another answer.
     ExchangeFailed(IkeFailure),
+    /// Nothing has answered the first request for the time [`UNANSWERED`](super::UNANSWERED). This
+    /// side repeats the request. The event occurs at most once, before
+    /// [`Established`](Self::Established).
+    Unanswered,
     /// The peer is behind a NAT, and has this address from now on: messages and packets are sent to
     /// it (RFC 7296 section 2.23).
     PeerMoved(SocketAddr),

@@ -49,6 +49,8 @@ pub(super) struct Opening {
     is_exhausted: bool,
     /// When the attempt ends if no answer is being tried then.
     ends_at: Option<Instant>,
+    /// When to report that nothing has answered; `None` after an answer or the report.
+    unanswered_at: Option<Instant>,
     /// How often the request may change.
     changes_left: u8,
     pub(super) answers: Answers,
@@ -159,6 +161,7 @@ impl IkeConnection {
             retransmission: Retransmission::start(now, RETRANSMITS_MAX),
             is_exhausted: false,
             ends_at: None,
+            unanswered_at: Some(now + UNANSWERED),
             changes_left: CHANGES_MAX,
             answers: Answers::default(),
             refusal: None,
@@ -208,7 +211,8 @@ impl IkeConnection {
         let opening = self.opening.as_ref()?;
         let repeat = (!opening.is_exhausted).then_some(opening.retransmission.at);
         let end = opening.ends_at.filter(|_| !self.is_trying(opening));
-        [repeat, end, opening.answers.next_at()].into_iter().flatten().min()
+        let others = [opening.unanswered_at, opening.answers.next_at()];
+        [repeat, end].into_iter().chain(others).flatten().min()
     }
 
     /// Whether an answer to the first request is being tried, or waits for its turn.
@@ -220,6 +224,11 @@ impl IkeConnection {
     pub(super) fn pass_opening(&mut self, now: Instant) {
         if self.init_due_at().is_none_or(|at| at > now) {
             return;
+        }
+        let is_due = |at: &mut Instant| *at <= now;
+        let unanswered = |one: &mut Opening| one.unanswered_at.take_if(is_due).is_some();
+        if self.opening.as_mut().is_some_and(unanswered) {
+            self.event(IkeEvent::Unanswered);
         }
         if let Some(opening) = self.opening.take() {
             match self.repeat_init(now, opening) {
@@ -296,6 +305,7 @@ impl IkeConnection {
         message: &IkeMessage,
         bytes: &[u8],
     ) -> Result<(), IkeFailure> {
+        opening.unanswered_at = None;
         let is_demand = |one: &&NotifyPayload| one.is_error() || one.kind == notify::COOKIE;
         let outcome = match notifications(&message.payloads).find(is_demand) {
             None if self.is_being_tried(bytes) => Ok(()),
@@ -697,6 +707,8 @@ fn init_header(initiator_spi: u64, responder_spi: u64, sender: IkeRole) -> IkeHe
 
 /// The most peers that a responder chooses from.
 pub const ACCEPTED_CONFIGS_MAX: usize = 16;
+/// How long the initiator waits for any answer to its first request before it reports the silence.
+pub const UNANSWERED: Duration = Duration::from_secs(5);
 /// How often the first request may change because of cookies and groups.
 const CHANGES_MAX: u8 = 4;
 /// How often the first request is repeated after an answer that cannot be used: 15 seconds

@@ -52,7 +52,7 @@ use super::failure::IkeFailure;
 use crate::child::EspSpi;
 pub use event::{IkeEvent, IkeTransmit};
 use init::Opening;
-pub use init::{ACCEPTED_CONFIGS_MAX, IkeRefusal};
+pub use init::{ACCEPTED_CONFIGS_MAX, IkeRefusal, UNANSWERED};
 use payloads::notifications;
 pub use sa::IkeRole;
 use sa::{IkeSa, Opened, Received, SaState};

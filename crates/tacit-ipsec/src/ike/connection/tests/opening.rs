@@ -51,6 +51,30 @@ fn a_child_sa_that_the_peer_has_deleted_is_made_again_on_demand() {
 }
 
 #[test]
+fn a_peer_that_answers_nothing_is_reported_once_while_the_attempt_continues() {
+    let (a, b) = configs();
+    let network = Network { lost: 100, ..Network::default() };
+    let mut pair = Pair::seeded(a, b, 1, network);
+    let count = |pair: &Pair| pair.sides[0].count(|event| *event == IkeEvent::Unanswered);
+    pair.run(UNANSWERED - SECOND);
+    assert_eq!(count(&pair), 0);
+    pair.run(SECOND * 2);
+    assert_eq!((count(&pair), pair.sides[0].failure()), (1, None));
+    pair.run(SECOND * 150);
+    assert_eq!(pair.sides[0].failure().unwrap().kind, "peer-does-not-answer");
+    assert_eq!(count(&pair), 1);
+}
+
+#[test]
+fn a_peer_that_answers_a_repeated_request_is_not_reported() {
+    let mut pair = Pair::new();
+    pair.drop_flight();
+    pair.run(SECOND * 20);
+    pair.check();
+    assert_eq!(pair.sides[0].count(|event| *event == IkeEvent::Unanswered), 0);
+}
+
+#[test]
 fn both_sides_end_in_one_ike_sa_and_one_child_pair() {
     let mut pair = opened();
     for side in &mut pair.sides {
