@@ -76,6 +76,19 @@ impl IkeFailure {
         Self::new("peer-does-not-answer", FailureSide::Network, message)
     }
 
+    /// The peer answers no request over an established IKE SA.
+    pub(crate) fn no_answer_over_sa() -> Self {
+        let mut failure =
+            Self::no_answer("the peer does not answer tacit's requests over the IKE SA");
+        // A peer may do so silently (RFC 7296 section 2.4).
+        failure.message.push_str(
+            ". If the peer answers a new connection, the peer has dropped this one without a \
+             message: the peer has restarted, or another agent or host has connected with the \
+             same identity",
+        );
+        failure
+    }
+
     /// The peer refused with a notification (RFC 7296 section 3.10.1).
     pub(crate) fn refused(kind: u16, request: &str) -> Self {
         let reply = notify::name(kind);

@@ -26,6 +26,11 @@ use crate::packet::{PeerAddress, TunId};
 const RETRY_MIN: Duration = Duration::from_secs(1);
 /// How long certificates are trusted before they are checked again: the clock may have changed.
 const TRUST_CHECK_INTERVAL: Duration = Duration::from_secs(60);
+/// A peer that has stopped to answer, and accepts another connection within this time, has dropped
+/// the earlier connection.
+const DROPPED_WITHIN: Duration = Duration::from_secs(30);
+/// How many requests of such an attempt may be lost. A network that fails loses more.
+const DROPPED_RETRANSMITS_MAX: u64 = 1;
 /// The longest wait.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
@@ -137,6 +142,9 @@ pub(super) struct PeerConnection {
     /// What was logged last about this attempt, before it is established.
     reported: Option<IkeFailure>,
     retry_at: Option<Instant>,
+    /// When the established connection ended, because the peer did not answer; `None` after the
+    /// next attempt.
+    missed_at: Option<Instant>,
     /// Requests for a child SA since the last one was installed, and when the next one may follow.
     child_requests: u32,
     child_request_at: Option<Instant>,
@@ -179,6 +187,7 @@ impl PeerConnection {
             failure_side: None,
             reported: None,
             retry_at: None,
+            missed_at: None,
             child_requests: 0,
             child_request_at: None,
             logged: BTreeSet::new(),
@@ -307,6 +316,15 @@ impl PeerConnection {
         self.plan_trust_check(clock::boottime());
     }
 
+    /// Whether the peer has dropped the earlier connection without a message: it did not answer
+    /// requests of that one, and has answered this one at once. Returns `true` at most once.
+    pub(super) fn take_dropped_by_peer(&mut self, now: Instant) -> bool {
+        let repeated = self.open.as_ref().map(|open| open.summary().traffic.retransmitted);
+        let is_soon = |missed_at| now.saturating_duration_since(missed_at) <= DROPPED_WITHIN;
+        self.missed_at.take().is_some_and(is_soon)
+            && repeated.is_some_and(|repeated| repeated <= DROPPED_RETRANSMITS_MAX)
+    }
+
     /// Nothing has answered the attempt yet. Returns what to do.
     pub(super) fn note_unanswered(&mut self) -> String {
         let seconds = UNANSWERED.as_secs();
@@ -411,6 +429,8 @@ impl PeerConnection {
 
     /// The connection, or an attempt, has failed.
     pub(super) fn note_failed(&mut self, failure: &IkeFailure, now: Instant) {
+        let is_missed = self.is_established && failure.kind == "peer-does-not-answer";
+        self.missed_at = is_missed.then_some(now);
         self.open = None;
         self.is_established = false;
         self.retry_at = Some(now + retry_wait(self.failures));

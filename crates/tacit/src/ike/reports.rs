@@ -91,6 +91,9 @@ pub(super) fn closed(log: &Log, one: &PeerConnection) {
         false => "the peer closed the connection",
     };
     let event = about(Event::new("ike-closed"), one).field("reason", reason);
+    let next = "if this was not intended, check whether another agent or host connects with the \
+                same `local-id`: the peer may keep only the newest connection of an identity";
+    let event = if one.is_closing { event } else { event.field("next", next) };
     log.info(event.clone());
     log.audit(AuditOutcome::Allowed, event);
 }
@@ -133,6 +136,17 @@ pub(super) fn unanswered(log: &Log, one: &PeerConnection, error: &str) {
 
 fn unanswered_event(one: &PeerConnection, error: &str) -> Event {
     about(Event::new("ike-unanswered"), one).field("error", error)
+}
+
+/// The peer has dropped the earlier connection without a message.
+pub(super) fn dropped_by_peer(log: &Log, one: &PeerConnection) {
+    let reason = "the peer answered no request of the earlier connection, but has accepted this \
+                  one at once: the peer has restarted, or it ended the earlier connection when \
+                  another agent or host connected with the same `local-id`";
+    let next = "set inner = \"gateway\", or give each agent and host its own `local-id` and \
+                `inner` in [ike.NAME]; to see who has connected, read the peer's log";
+    let event = about(Event::new("ike-dropped-by-peer"), one).field("reason", reason);
+    log.warn(event.field("local-identity", &one.settings.peer.local_id).field("next", next));
 }
 
 /// A packet needs the tunnel, which there is not.

@@ -568,8 +568,12 @@ impl IkeThread {
         }
         match event {
             IkeEvent::Established { peer, proposal } => {
+                let was_dropped = one.take_dropped_by_peer(now);
                 one.note_established(peer.to_string(), proposal);
                 reports::established(&self.context.log, one, &peer, proposal);
+                if was_dropped {
+                    reports::dropped_by_peer(&self.context.log, one);
+                }
                 self.give_ike_keys(at);
                 self.replace_earlier(at);
             }

@@ -344,6 +344,27 @@ fn a_peer_that_answers_nothing_is_logged_and_shown_before_the_attempt_fails() {
     assert!(status.failure.unwrap().contains(&wanted));
 }
 
+#[test]
+fn a_connection_that_the_peer_has_dropped_without_a_message_is_logged() {
+    let mut scene = Scene::new("dropped", "10.1.0.1");
+    connected(&mut scene);
+    let open = scene.thread.connections[0].open.as_mut().unwrap();
+    let mut now = boottime();
+    while !open.has_ended() {
+        now = now.max(open.poll_timeout().unwrap());
+        open.handle_timeout(now);
+    }
+    scene.thread.drain(0);
+    assert!(scene.thread.connections[0].failure().unwrap().contains("the same identity"));
+    while received(&scene.peer).is_some() {}
+    // The next attempt waits for a second.
+    std::thread::sleep(Duration::from_millis(1100));
+    let main = scene.audit.with_extension("main");
+    assert_eq!(scene.lines_in(&main, "ike-dropped-by-peer"), 0);
+    connected(&mut scene);
+    assert_eq!(scene.lines_in(&main, "ike-dropped-by-peer"), 1);
+}
+
 /// A run with the address 10.1.0.1 that the gateway has assigned.
 fn assigned(test: &str) -> Scene {
     let mut scene = Scene::new(test, "gateway");

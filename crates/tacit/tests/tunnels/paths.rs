@@ -182,6 +182,29 @@ fn a_gateway_that_answers_nothing_is_logged_after_some_seconds() {
     assert_eq!(text, "has not answered for 5 seconds\nfrom behind\nonly UDP 4500\n");
 }
 
+#[test]
+fn an_agent_whose_connection_another_agent_has_ended_logs_why() {
+    let text = web(&format!(
+        "{JUMP}
+        sed -i 's/^inner.*/&\\ndpd = \"5s\"/' private/run.toml
+        agent
+        unset LD_PRELOAD
+        {ASKS}
+        # Another agent with the same identity and address.
+        run curl -sS -m 20 http://10.2.0.1/
+        grep -q 'received INITIAL_CONTACT' charon.log || fail 'the gateway keeps both'
+        missed() {{ grep -q 'kind=peer-does-not-answer' agent.log; }}
+        # The time of two minutes passes sooner.
+        for step in $(seq 60); do missed && break; asleep $((step * 16)); sleep 1; done
+        missed || fail 'the tunnel has not ended'
+        until_true grep -q 'ike-dropped-by-peer.*local-id' agent.log
+        more
+        ended
+        clear"
+    ));
+    assert_eq!(text, "from behind\nonly UDP 4500\n");
+}
+
 /// A resolver behind the gateway.
 const RESOLVER: &str = r#"
 [[rule]]

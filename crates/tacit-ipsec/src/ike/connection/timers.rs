@@ -67,12 +67,7 @@ impl IkeConnection {
                         "the peer does not answer the AUTH request",
                     ));
                 }
-                None => {
-                    let failure = IkeFailure::no_answer(
-                        "the peer does not answer tacit's requests over the IKE SA",
-                    );
-                    self.end_sa(now, spi, Some(failure));
-                }
+                None => self.end_sa(now, spi, Some(IkeFailure::no_answer_over_sa())),
             }
         }
     }
