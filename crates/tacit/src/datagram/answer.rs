@@ -1,6 +1,7 @@
 //! Relays UDP answers whose source address or port differs from the destination of the program's
 //! datagram. For example, a TFTP server answers from another port.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -89,11 +90,19 @@ impl FlowRelay {
     }
 
     /// Sends the program's datagrams to the source.
-    fn send_back(&self, lane: &impl FlowHost, answerer: &Answerer) -> Result<BatchResult, FlowEnd> {
+    fn send_back(
+        &self,
+        lane: &Rc<impl FlowHost>,
+        answerer: &Answerer,
+    ) -> Result<BatchResult, FlowEnd> {
         let Some(spoofed) = answerer.spoofed.get() else { return Ok(BatchResult::Empty) };
         let key = DatagramKey { program: self.key.program, destination: answerer.shown };
         let ends = SendEnds { key, target: answerer.address };
-        let is_permitted = self.is_permitted(lane);
+        let is_permitted = self.is_permitted(&**lane);
+        if !is_permitted {
+            // These datagrams have another destination than the flow, so they are rejected below.
+            lane.decide_again(self, VecDeque::new());
+        }
         let mut scratch = lane.scratch();
         for _ in 0..BATCH_MAX {
             meter::switch(Component::Receive);
@@ -133,7 +142,7 @@ impl FlowRelay {
             let over_at = answerer.over_at();
             tokio::select! {
                 ready = spoofed.ready(READABLE_OR_ERROR) => {
-                    if self.turn(ready, |_| self.send_back(&**lane, answerer)).is_err() {
+                    if self.turn(ready, |_| self.send_back(lane, answerer)).is_err() {
                         return;
                     }
                     tokio::task::yield_now().await;

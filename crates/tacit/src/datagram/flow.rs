@@ -2,6 +2,7 @@
 //! program's network namespace, and one outside.
 
 use std::cell::{Cell, OnceCell, RefMut};
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use tacit_core::datagram::DatagramKey;
 use tacit_core::flow::{Address, Flow, Protocol};
-use tacit_core::icmp::{IcmpError, PACKET_BYTES_MAX};
+use tacit_core::icmp::PACKET_BYTES_MAX;
 use tacit_core::meter::Component;
 use tacit_core::policy::Answers;
 use tacit_sys::datagram::AnswerSources;
@@ -24,10 +25,10 @@ use tokio::io::Ready;
 use tokio::io::unix::AsyncFdReadyGuard;
 use tokio::sync::Notify;
 
-use super::BATCH_MAX;
 use super::answerers::Answerers;
 use super::icmp_errors::{cause_of, cause_of_notice, send_icmp_error};
 use super::socket::{DatagramShared, Receiver};
+use super::{BATCH_MAX, EARLY_BYTES_MAX};
 use crate::clock;
 use crate::ledger::{charged, meter};
 use crate::live::LiveAction;
@@ -59,6 +60,9 @@ pub(super) trait FlowHost {
     fn is_open(&self, key: &DatagramKey) -> bool;
     /// Takes the datagrams that arrived before the flow had a socket of its own.
     fn drain(self: &Rc<Self>);
+    /// Ends a flow that the current policy may not permit. Decides about a flow with the same ends
+    /// by this policy, and relays or rejects the datagrams that the program has sent.
+    fn decide_again(self: &Rc<Self>, relay: &FlowRelay, sent: VecDeque<Vec<u8>>);
     /// Called when the flow has ended.
     fn forget(&self, relay: &Rc<FlowRelay>);
 }
@@ -108,8 +112,8 @@ pub(super) enum FlowEnd {
     Closed,
     /// The program closed its socket.
     ProgramGone,
-    /// A new policy rejects it.
-    Refused,
+    /// The agent decided it again, because a new policy may not permit it.
+    DecidedAgain,
     /// The socket inside the run could not be created.
     NoSocket(io::Error),
 }
@@ -123,7 +127,10 @@ impl fmt::Display for FlowEnd {
             ),
             Self::Closed => f.write_str("an operator closed the flow"),
             Self::ProgramGone => f.write_str("the program closed its socket"),
-            Self::Refused => f.write_str("the newly installed policy does not permit the flow"),
+            Self::DecidedAgain => f.write_str(
+                "the agent decided the flow again, because the newly installed policy does not \
+                 permit it as before",
+            ),
             Self::NoSocket(error) => {
                 write!(f, "cannot create the flow's socket in the run: {error}")
             }
@@ -201,10 +208,9 @@ impl FlowRelay {
     }
 
     /// Sends a datagram that the receiver has read.
-    pub(super) fn send_early(&self, lane: &impl FlowHost, payload: &[u8]) {
-        if !self.is_permitted(lane) {
-            send_icmp_error(lane.receiver(), &self.key, IcmpError::PortUnreachable, payload, None);
-            return self.end();
+    pub(super) fn send_early(&self, lane: &Rc<impl FlowHost>, payload: &[u8]) {
+        if !self.is_permitted(&**lane) {
+            return lane.decide_again(self, VecDeque::from([payload.to_vec()]));
         }
         if self.send(lane.receiver(), payload) == Sending::Full {
             lane.count_drop();
@@ -215,9 +221,13 @@ impl FlowRelay {
     ///
     /// # Errors
     /// The reason why the flow ends.
-    pub(super) fn send_batch(&self, lane: &impl FlowHost) -> Result<BatchResult, FlowEnd> {
+    pub(super) fn send_batch(&self, lane: &Rc<impl FlowHost>) -> Result<BatchResult, FlowEnd> {
         let Some(spoofed) = self.spoofed.get() else { return Ok(BatchResult::Empty) };
-        let is_permitted = self.is_permitted(lane);
+        if !self.is_permitted(&**lane) {
+            let sent = waiting_in(spoofed, &**lane)?;
+            lane.decide_again(self, sent);
+            return Err(FlowEnd::DecidedAgain);
+        }
         lane.touch(&self.key);
         let mut queue = lane.queue();
         for _ in 0..BATCH_MAX / DATAGRAMS_MAX {
@@ -227,18 +237,12 @@ impl FlowRelay {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
                 Err(_) => return Err(FlowEnd::ProgramGone),
             };
-            if !is_permitted {
-                let cause = IcmpError::PortUnreachable;
-                for number in 0..received {
-                    let payload = queue.payload(number);
-                    send_icmp_error(lane.receiver(), &self.key, cause, payload, None);
-                }
-            } else if let Some(first) = self.send_queue(lane.receiver(), &queue, received) {
+            if let Some(first) = self.send_queue(lane.receiver(), &queue, received) {
                 let rest = (first..received).map(|number| queue.payload(number).to_vec());
                 return Ok(BatchResult::Full(rest.collect()));
             }
             if received < DATAGRAMS_MAX {
-                return if is_permitted { Ok(BatchResult::Empty) } else { Err(FlowEnd::Refused) };
+                return Ok(BatchResult::Empty);
             }
         }
         Ok(BatchResult::More)
@@ -290,7 +294,8 @@ impl FlowRelay {
         ready: Ready,
     ) -> Result<BatchResult, FlowEnd> {
         if !self.is_permitted(&**lane) {
-            return Err(FlowEnd::Refused);
+            lane.decide_again(self, VecDeque::new());
+            return Err(FlowEnd::DecidedAgain);
         }
         lane.note_answer(&self.key);
         let mut queue = lane.queue();
@@ -450,7 +455,7 @@ impl FlowRelay {
         loop {
             let batch = tokio::select! {
                 ready = spoofed.ready(READABLE_OR_ERROR) => {
-                    self.turn(ready, |_| self.send_batch(&**lane))
+                    self.turn(ready, |_| self.send_batch(lane))
                 }
                 ready = self.dialled.ready(READABLE_OR_ERROR) => {
                     self.turn(ready, |ready| self.receive_batch(lane, spoofed, ready))
@@ -503,6 +508,38 @@ impl FlowRelay {
     async fn send_when_there_is_room(&self, lane: &impl FlowHost, payload: &[u8]) {
         while self.send(lane.receiver(), payload) == Sending::Full {
             tokio::time::sleep(ROOM_POLL).await;
+        }
+    }
+}
+
+/// Takes the datagrams that wait in the socket inside of a flow.
+///
+/// # Errors
+/// The program has closed its socket.
+fn waiting_in(spoofed: &Watched, lane: &impl FlowHost) -> Result<VecDeque<Vec<u8>>, FlowEnd> {
+    let mut queue = lane.queue();
+    let mut waiting = VecDeque::new();
+    let mut bytes = 0;
+    loop {
+        meter::switch(Component::Receive);
+        let received = match queue.receive(spoofed.get_ref().as_fd()) {
+            Ok(received) => received,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+            Err(_) if waiting.is_empty() => return Err(FlowEnd::ProgramGone),
+            Err(_) => 0,
+        };
+        for number in 0..received {
+            let payload = queue.payload(number);
+            bytes += payload.len();
+            if bytes <= EARLY_BYTES_MAX {
+                waiting.push_back(payload.to_vec());
+            } else {
+                lane.count_drop();
+            }
+        }
+        // The program may send faster than this thread reads.
+        if received < DATAGRAMS_MAX || bytes > EARLY_BYTES_MAX {
+            return Ok(waiting);
         }
     }
 }

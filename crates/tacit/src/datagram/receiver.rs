@@ -147,7 +147,7 @@ impl Lane {
         for state in all {
             if let State::Open(relay) = state {
                 // Send what still waits. The run is over: no program is left to receive an error.
-                let _ = relay.send_batch(&*self);
+                let _ = relay.send_batch(&self);
                 relay.end();
             }
         }
@@ -219,7 +219,7 @@ impl Lane {
             Some(State::Open(relay)) => {
                 let relay = Rc::clone(relay);
                 drop(flows);
-                relay.send_early(&**self, payload);
+                relay.send_early(self, payload);
             }
             Some(State::Deciding(early)) => {
                 let bytes = early.iter().map(Vec::len).sum::<usize>() + payload.len();
@@ -231,7 +231,7 @@ impl Lane {
             }
             Some(State::Refused { .. }) | None => {
                 drop(flows);
-                self.begin(key, payload);
+                self.begin(key, VecDeque::from([payload.to_vec()]));
             }
         }
     }
@@ -243,11 +243,11 @@ impl Lane {
         }
     }
 
-    /// The first datagram of a flow.
-    fn begin(self: &Rc<Self>, key: DatagramKey, payload: &[u8]) {
+    /// The first datagrams of a flow.
+    fn begin(self: &Rc<Self>, key: DatagramKey, early: VecDeque<Vec<u8>>) {
         // Checked before the owner is looked up, because this also limits the look-ups.
         let Ok(place) = Arc::clone(&self.shared.places).try_acquire_owned() else {
-            return self.count_drop();
+            return early.iter().for_each(|_| self.count_drop());
         };
         let run = &self.receiver.run;
         let scope = Scope::of(Arc::clone(run));
@@ -270,7 +270,6 @@ impl Lane {
             to_own_host: run.host.has(address),
             at_unix_s: clock::now_unix_s(),
         };
-        let early = VecDeque::from([payload.to_vec()]);
         if !self.shared.live.load().needs_owner(&flow) {
             return self.decide(key, flow, early, place);
         }
@@ -363,7 +362,7 @@ impl Lane {
                 let relay = Rc::new(relay);
                 self.put(key, State::Open(Rc::clone(&relay)));
                 for payload in early {
-                    relay.send_early(&**self, payload);
+                    relay.send_early(self, payload);
                 }
                 tokio::task::spawn_local(flow::relay(Rc::clone(self), relay));
             }
@@ -521,6 +520,19 @@ impl FlowHost for Lane {
 
     fn drain(self: &Rc<Self>) {
         Self::drain(self);
+    }
+
+    fn decide_again(self: &Rc<Self>, relay: &FlowRelay, sent: VecDeque<Vec<u8>>) {
+        relay.end();
+        let is_current = self.flows.borrow().flow(&relay.key).is_some_and(
+            |state| matches!(state, State::Open(present) if std::ptr::eq(&**present, relay)),
+        );
+        if is_current {
+            self.begin(relay.key, sent);
+        } else {
+            // It was decided again before, or the run is over.
+            sent.iter().for_each(|_| self.count_drop());
+        }
     }
 
     fn forget(&self, relay: &Rc<FlowRelay>) {

@@ -275,6 +275,54 @@ fn a_flow_that_a_new_policy_rejects_ends_and_others_continue() {
 }
 
 #[test]
+fn the_datagram_at_which_a_new_policy_ends_a_flow_is_reported_once() {
+    let script = r#"
+        mkfifo one
+        enrolled python3 "$PEERS/datagrams.py" talk 10.9.8.7 5000 <one >said & program=$!
+        exec 7>one; echo hello >&7
+        until_true grep -q hello said
+        sed 's/5002/5000/' run.toml >policy.toml
+        ordinary ./tacit reload --control scratch/control >/dev/null
+        echo more >&7; until_true grep -q ECONNREFUSED said
+        show refused | tr -d ' \n'; echo
+        show rules | tr -d ' \n' | grep -o '"hits":[0-9]*' | tr '\n' ' '
+        exec 7>&-; wait $program
+        cat agent.log >&2
+    "#;
+    let output = network(AGENT).script(script);
+    let text = crate::harness::text_of(&output);
+    for wanted in [
+        "\"kind\":\"datagram\"",
+        "\"destination\":\"10.9.8.7:5000\"",
+        "\"why\":\"denied\"",
+        "\"rule\":\"but\"",
+        "\"count\":1",
+        "\"hits\":1 \"hits\":1",
+        " warn denied rule=but kind=datagram ",
+    ] {
+        assert!(text.contains(wanted), "{wanted} is missing: {text}");
+    }
+}
+
+#[test]
+fn a_flow_continues_if_a_new_policy_permits_it_for_its_program() {
+    let script = r#"
+        mkfifo one
+        enrolled python3 "$PEERS/datagrams.py" talk 10.9.8.7 5000 <one >said & program=$!
+        exec 7>one; echo hello >&7
+        until_true grep -q hello said
+        sed 's|^name = "echo"|&\nprogram = "/usr/bin/python3*"|' run.toml >policy.toml
+        ordinary ./tacit reload --control scratch/control >/dev/null
+        echo more >&7; until_true grep -q -e more -e E said
+        exec 7>&-; wait $program
+        cat said
+    "#;
+    let said = network(AGENT).script(script);
+    let text = crate::harness::text_of(&said);
+    assert!(text.contains("got hello\ngot more\n"), "{text}");
+}
+
+#[test]
 fn a_flow_outlives_the_agent_that_began_it_and_new_ones_begin_with_its_successor() {
     let script = r#"
         mkfifo one
