@@ -18,6 +18,18 @@ pub struct DnsQuestion {
     pub class: u16,
 }
 
+impl DnsQuestion {
+    /// The type, if this is the query for a zone transfer (RFC 5936, RFC 1995).
+    #[must_use]
+    pub fn zone_transfer(&self) -> Option<&'static str> {
+        match self.kind {
+            251 => Some("IXFR"),
+            252 => Some("AXFR"),
+            _ => None,
+        }
+    }
+}
+
 /// The response code of an answer that the agent gives itself (RFC 1035, section 4.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseCode {

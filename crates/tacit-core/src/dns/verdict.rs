@@ -42,7 +42,7 @@ pub fn verdict(
     can_match_address: impl Fn(IpAddr) -> bool,
 ) -> Verdict {
     let name = question.name.as_str();
-    if question.class != INTERNET || ZONE_TRANSFERS.contains(&question.kind) {
+    if question.class != INTERNET || question.zone_transfer().is_some() {
         return Verdict::Refuse(ResponseCode::Refused);
     }
     if name.ends_with(REVERSE_V4) || name.ends_with(REVERSE_V6) {
@@ -75,7 +75,7 @@ pub fn verdict(
 pub fn open_verdict(question: &DnsQuestion, has_rules: impl Fn(&str) -> bool) -> Verdict {
     let DnsQuestion { name, kind, class } = question;
     // A transfer has several messages.
-    if ZONE_TRANSFERS.contains(kind) {
+    if question.zone_transfer().is_some() {
         return Verdict::Refuse(ResponseCode::Refused);
     }
     if !has_rules(name) || *class != INTERNET {
@@ -134,8 +134,6 @@ const TYPES: [u16; 35] = [
 const POINTER: u16 = 12;
 const SVCB: u16 = 64;
 const HTTPS: u16 = 65;
-/// IXFR and AXFR.
-const ZONE_TRANSFERS: [u16; 2] = [251, 252];
 const REVERSE_V4: &str = ".in-addr.arpa";
 const REVERSE_V6: &str = ".ip6.arpa";
 

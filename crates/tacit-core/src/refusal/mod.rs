@@ -150,7 +150,8 @@ pub struct Refusal {
     pub kind: RefusalKind,
     /// The run of the program; `None` for a forwarding rule.
     pub run: Option<RunLabel>,
-    /// The destination: a name, `NAME:PORT` or `ADDRESS:PORT`. For a client it also contains the
+    /// The destination: a name, `NAME (TYPE)` for a zone transfer, `NAME:PORT` or `ADDRESS:PORT`.
+    /// For a client it also contains the
     /// client's address; for a socket it is the socket type.
     pub destination: String,
     /// The program's executable, if known.
@@ -255,6 +256,15 @@ pub fn next_for_name(name: &str) -> String {
         return "add a rule with a `remote` that includes this address".to_owned();
     }
     format!("add remote = \"{name}\" to an outbound rule")
+}
+
+/// What would allow a zone transfer of this type.
+#[must_use]
+pub fn next_for_zone_transfer(kind: &str) -> String {
+    format!(
+        "no rule can allow a zone transfer ({kind}) over port 53: use another port of the DNS \
+         server, and add a rule for this port"
+    )
 }
 
 /// What would allow a connection that no rule matches; `host` is a name or an address.

@@ -107,7 +107,7 @@ impl Forwarder {
     fn note_refused(&self, question: &DnsQuestion, why: ResponseCode) {
         let live = self.live.load();
         let rule = denial_of_name(&live.policy, &question.name, clock::now_unix_s());
-        let refused = RefusedName { name: &question.name, rule, answer: why };
+        let refused = RefusedName { question, rule, answer: why };
         account::refused_name(&self.log, &self.refusals, self.run(), &refused);
     }
 

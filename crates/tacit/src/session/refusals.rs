@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use tacit_core::dns;
+use tacit_core::dns::{DnsQuestion, ResponseCode};
 use tacit_core::flow::{Address, Direction, Protocol};
 use tacit_core::policy::Rule;
 use tacit_core::refusal::{
@@ -123,19 +123,23 @@ fn client_of(local: &Address, host: &str) -> String {
 /// A name that a program has looked up and that the agent does not send to a resolver.
 #[derive(Debug)]
 pub struct RefusedName<'a> {
-    /// The name.
-    pub name: &'a str,
+    /// The query for it.
+    pub question: &'a DnsQuestion,
     /// The rule that denies it, if one does.
     pub rule: Option<&'a Rule>,
     /// The response that the program got.
-    pub answer: dns::ResponseCode,
+    pub answer: ResponseCode,
 }
 
 /// The refusal of a name; `None` if a rule can match the name, and only records of the requested
 /// type are missing.
 pub(super) fn of_name(run: &Run, refused: &RefusedName<'_>) -> Option<Refusal> {
-    let RefusedName { name, rule, answer } = *refused;
-    let is_refused = matches!(answer, dns::ResponseCode::Refused | dns::ResponseCode::NoSuchName);
+    let RefusedName { question, rule, answer } = *refused;
+    if let Some(kind) = question.zone_transfer() {
+        return Some(of_zone_transfer(run, &question.name, kind));
+    }
+    let name = question.name.as_str();
+    let is_refused = matches!(answer, ResponseCode::Refused | ResponseCode::NoSuchName);
     is_refused.then(|| Refusal {
         kind: RefusalKind::Name,
         run: Some(run.label()),
@@ -148,6 +152,19 @@ pub(super) fn of_name(run: &Run, refused: &RefusedName<'_>) -> Option<Refusal> {
             None => refusal::next_for_name(name),
         },
     })
+}
+
+/// The refusal of a zone transfer of this type. No rule can allow it, whatever the name.
+fn of_zone_transfer(run: &Run, name: &str, kind: &str) -> Refusal {
+    Refusal {
+        kind: RefusalKind::Name,
+        run: Some(run.label()),
+        destination: format!("{name} ({kind})"),
+        program: None,
+        why: RefusalReason::NotOffered,
+        rule: None,
+        next: refusal::next_for_zone_transfer(kind),
+    }
 }
 
 /// The refusal of a broadcast or multicast datagram of a run.

@@ -73,6 +73,25 @@ fn a_name_that_no_rule_can_match_is_reported() {
 }
 
 #[test]
+fn zone_transfers_are_refused_and_reported_with_their_type() {
+    let said = by_name().ok(r#"
+        log=$HOME/.local/state/tacit/run.log
+        refused 'python3 "$PEERS/ask.py" tcp 192.0.2.53 clear.example 252 clear.example 251' \
+            show refused --json >shown
+        cat scratch/out
+        tr -d ' \n' <shown | grep -o '"destination":"[^"]*"\|"why":"[^"]*"'
+        for kind in AXFR IXFR; do
+            until_true grep -q " denied .*kind=name .*\"clear.example ($kind)\" why=not-offered" $log
+        done"#);
+    assert_eq!(
+        said,
+        "clear.example 252: code 5, 0 answers\nclear.example 251: code 5, 0 answers\n\
+         \"destination\":\"clear.example(IXFR)\"\n\"why\":\"not-offered\"\n\
+         \"destination\":\"clear.example(AXFR)\"\n\"why\":\"not-offered\"\n"
+    );
+}
+
+#[test]
 fn a_connection_that_no_rule_matches_is_reported() {
     let seen = refusals(&by_address(), "(exec 3<>/dev/tcp/10.9.8.7/7000; read line <&3)");
     let [one] = &*seen else { panic!("{seen:?}") };
