@@ -107,6 +107,7 @@ fn check(packet: &FilterPacket) {
     let scan = filter_scan(&POLICY, packet, NOW_UNIX_S);
     let rule = scan.filter.map(|one| &one.name).or_else(|| scan.flow.map(|one| &one.name));
     let explained = PacketExplainer::new(&POLICY, NOW_UNIX_S).explain(packet);
+    let rule = rule.filter(|_| !packet.stays_on_host());
     assert_eq!(explained.rule.as_ref(), rule, "{packet}");
     let classifier = match packet.path.tunnel() {
         Some(ike) => tunnel_classifier(&POLICY, ike),

@@ -20,7 +20,7 @@ pub struct PacketExplanation {
     /// The packet.
     pub packet: String,
     /// `permit` or `deny` by a filter rule, `flow` if the rules for flows decide, `none` without a
-    /// match.
+    /// match, `unfiltered` if the packet stays on the host.
     pub verdict: String,
     /// The answer to a packet that is denied: `silent`, `icmp` or `reset`.
     pub discard: Option<String>,
@@ -62,6 +62,9 @@ impl<'p> PacketExplainer<'p> {
     /// Finds the rule for a packet.
     #[must_use]
     pub fn explain(&self, packet: &FilterPacket) -> PacketExplanation {
+        if packet.stays_on_host() {
+            return PacketExplanation::unfiltered(packet);
+        }
         let of_tunnel = packet.path.tunnel();
         let of_tunnel = of_tunnel.map(|ike| tunnel_filter_plan(self.policy, ike, self.unix_s));
         let plan = of_tunnel.as_ref().unwrap_or(&self.plan);
@@ -104,6 +107,20 @@ impl<'p> PacketExplainer<'p> {
     }
 }
 
+impl PacketExplanation {
+    /// Explains that no rule applies to a packet.
+    fn unfiltered(packet: &FilterPacket) -> Self {
+        Self {
+            packet: packet.to_string(),
+            verdict: UNFILTERED.to_owned(),
+            discard: None,
+            rule: None,
+            line: None,
+            earlier: Vec::new(),
+        }
+    }
+}
+
 impl fmt::Display for PacketExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { packet, verdict, discard, rule, line, earlier } = self;
@@ -121,6 +138,11 @@ impl fmt::Display for PacketExplanation {
                 };
                 write!(f, "{packet}: no filter rule matches, so {what_decides}")?;
             }
+            (UNFILTERED, _) => write!(
+                f,
+                "{packet}: the packet passes, because it stays on the host: no rule applies to \
+                 packets on the interface lo"
+            )?,
             ("flow", _) => write!(
                 f,
                 "{packet}: rule `{rule}` (line {line}) applies to the flow of the packet"
@@ -145,3 +167,44 @@ impl fmt::Display for PacketExplanation {
 
 /// The number of earlier rules that are shown.
 const SHOWN_MAX: usize = 16;
+/// The verdict about a packet that stays on the host.
+const UNFILTERED: &str = "unfiltered";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::parse;
+
+    #[test]
+    fn packets_that_stay_on_the_host_pass_whatever_the_rules_are() {
+        let text = "version = 1\n[host]\nunmatched = \"deny\"\n\
+                    [[rule]]\nname = \"all\"\nfilter = \"deny\"\n";
+        let policy = parse(text).policy.expect("a valid policy");
+        let explainer = PacketExplainer::new(&policy, 0);
+        let explained = |text: &str| explainer.explain(&FilterPacket::parse(text).expect(text));
+        for passes in [
+            "in lo tcp 127.0.0.1:5000 > 127.0.0.1:80 syn",
+            "in lo udp [fd00::1]:5000 > [fd00::2]:53",
+            "out lo icmp 10.0.0.1 > 10.0.0.2 type 8 code 0",
+            "out eth0 tcp 10.0.0.1:5000 > 10.0.0.1:80 syn",
+            "out eth0 udp [::1]:5000 > [::1]:53",
+            "out eth0 udp 10.0.0.1:5000 > 127.0.0.53:53",
+        ] {
+            let explanation = explained(passes);
+            assert_eq!((explanation.verdict.as_str(), &explanation.rule), (UNFILTERED, &None));
+            assert_eq!(
+                explanation.to_string(),
+                format!(
+                    "{passes}: the packet passes, because it stays on the host: no rule applies \
+                     to packets on the interface lo"
+                )
+            );
+        }
+        for denied in [
+            "in eth0 tcp 10.0.0.1:5000 > 10.0.0.1:80 syn",
+            "out eth0 udp 10.0.0.1:5000 > 10.0.0.2:53",
+        ] {
+            assert_eq!(explained(denied).rule.as_deref(), Some("all"), "{denied}");
+        }
+    }
+}

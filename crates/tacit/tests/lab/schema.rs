@@ -139,7 +139,11 @@ fn every_command_with_json_conforms_to_its_schema() {
         "version = 1\n[host]\nunmatched = \"permit\"\n[[rule]]\nname = \"a\"\nfilter = \"permit\"\n\
          protocol = \"udp\"\n[[rule]]\nname = \"b\"\nfilter = \"deny\"\ndirection = \"inbound\"\n",
     );
-    for packet in ["in eth0 gre 10.0.0.1 > 10.0.0.2", "out eth0 gre 10.0.0.1 > 10.0.0.2"] {
+    for packet in [
+        "in eth0 gre 10.0.0.1 > 10.0.0.2",
+        "out eth0 gre 10.0.0.1 > 10.0.0.2",
+        "out lo gre 10.0.0.1 > 10.0.0.1",
+    ] {
         fits("explain-packet", &["explain", "--policy", "host.toml", "--packet", packet]);
     }
     fits("ca-show", &["ca", "show"]);

@@ -150,6 +150,23 @@ impl fmt::Display for PacketTextError {
 impl std::error::Error for PacketTextError {}
 
 impl FilterPacket {
+    /// Whether the kernel delivers the packet to the host that sends it: such packets pass, because
+    /// the nftables rules leave out the interface `lo`. Other addresses of the host are not known.
+    #[must_use]
+    pub fn stays_on_host(&self) -> bool {
+        match &self.path {
+            PacketPath::In(interface) => interface == LOOPBACK_INTERFACE,
+            // Whatever the interface is, the kernel sends a packet to an own address on `lo`.
+            PacketPath::Out(interface) => {
+                let to_own = self.destination.is_loopback() || self.destination == self.source;
+                interface == LOOPBACK_INTERFACE || to_own
+            }
+            PacketPath::Routed { .. } | PacketPath::FromTunnel(_) | PacketPath::ToTunnel(_) => {
+                false
+            }
+        }
+    }
+
     /// The type and the code of a message of ICMP, or of ICMPv6 over IPv6.
     pub(super) fn icmp(&self) -> Option<(u8, u8)> {
         let own = if self.source.is_ipv4() { ICMP } else { ICMPV6 };
@@ -375,6 +392,8 @@ pub(in crate::policy) fn is_interface_name(name: &str) -> bool {
         && !name.contains(|letter: char| matches!(letter, '/' | '\0') || letter.is_whitespace())
 }
 
+/// The interface of packets that stay on the host.
+const LOOPBACK_INTERFACE: &str = "lo";
 /// `IFNAMSIZ`, without the zero at the end.
 const INTERFACE_NAME_BYTES_MAX: usize = 15;
 
