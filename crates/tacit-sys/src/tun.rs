@@ -72,6 +72,14 @@ impl Tun {
         Ok(Self { descriptor })
     }
 
+    /// Returns another descriptor of the same queue: the two share its packets.
+    ///
+    /// # Errors
+    /// The limit of open files is reached.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { descriptor: self.descriptor.try_clone()? })
+    }
+
     /// The name of the interface, which the kernel completes if it has a `%d`.
     ///
     /// # Errors

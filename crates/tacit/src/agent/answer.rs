@@ -352,7 +352,7 @@ impl Agent {
         control.task.abort();
         self.metrics = None;
         let runs = self.runs.hand_over(&self.workers).await;
-        // The successor makes tunnels of its own.
+        // The successor makes tunnels of its own, for packets that wait in the same TUN devices.
         self.tunnels.abandon();
         self.drain(None).await;
         self.restarting.note_replaced();

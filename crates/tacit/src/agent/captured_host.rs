@@ -113,7 +113,7 @@ impl Runs {
             lists_unix_sockets: false,
         };
         let run = Run::new(identity, channel, None, self.host(), SocketSet::Host, Outside::Host);
-        let candidate = Candidate { run, sockets, launcher, before: None };
+        let candidate = Candidate { run, sockets, launcher, tunnels: None, before: None };
         let enrolled = services::enrol(candidate, &self.context()).await?;
         let id = self.take(enrolled, clients, workers).await;
         let log = self.shared.log.clone();

@@ -50,14 +50,14 @@ impl Runs {
         let HandedRun { state, sockets } = handed;
         let outside = self.outside();
         let place = workers.place_run_on(state.cpu).await;
-        let Resumed { run, launcher, followed, sockets, mut inbound, before } =
+        let Resumed { run, launcher, followed, sockets, mut inbound, tunnels, before } =
             state.resume(sockets, place, self.host(), outside.clone())?;
         // The other side of a link closes the bound sockets of the predecessor when no process has
         // them any more. Then this agent binds its own.
         if outside.binds_for_agent() {
             inbound.clear();
         }
-        let candidate = Candidate { run, sockets, launcher, before };
+        let candidate = Candidate { run, sockets, launcher, tunnels, before };
         let enrolled = services::enrol(candidate, &self.context()).await?;
         // The policy of this agent may name other files than that of its predecessor.
         self.hide_from(&enrolled.run);

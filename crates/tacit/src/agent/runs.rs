@@ -272,7 +272,7 @@ impl Runs {
                     (sockets, Vec::new())
                 };
                 let run = Run::new(identity, helper, place, host, socket_set, outside);
-                let candidate = Candidate { run, sockets, launcher, before: None };
+                let candidate = Candidate { run, sockets, launcher, tunnels: None, before: None };
                 let mut enrolled = services::enrol(candidate, &context).await?;
                 let run = Arc::clone(&enrolled.run);
                 enrolled.services.take_clients(clients, &run, congestion_control.as_deref())?;

@@ -27,7 +27,7 @@ use crate::run::hold::{Hold, HoldSockets};
 use crate::run::launchers::{self, Launcher, RunSockets};
 use crate::run::protocol::RelayReason;
 use crate::run::registry;
-use crate::run::tunnels::{OpenedTun, RunTunnels};
+use crate::run::tunnels::{HandedTunnels, OpenedTun, RunTunnels};
 use crate::run::{Run, Scope, listening};
 use crate::session::{ConnectionTable, RefusalTable};
 use crate::stream::handed::{ConnectJudge, HandedConnections};
@@ -109,6 +109,8 @@ pub(super) struct Candidate {
     pub(super) run: Run,
     pub(super) sockets: RunSockets,
     pub(super) launcher: Launcher,
+    /// The TUN device that the predecessor has handed over.
+    pub(super) tunnels: Option<HandedTunnels>,
     /// A channel to the predecessor, for queries about connections that stayed there.
     pub(super) before: Option<OwnedFd>,
 }
@@ -118,10 +120,10 @@ pub(super) struct Candidate {
 /// # Errors
 /// The kernel refuses the address sets or a socket.
 pub(super) async fn enrol(candidate: Candidate, context: &RunContext) -> io::Result<Enrolled> {
-    let Candidate { run, sockets, launcher, before } = candidate;
+    let Candidate { run, sockets, launcher, tunnels, before } = candidate;
     let RunContext { live, table, resolvers, hosts, refusals, log, events, .. } = context;
     let run = Arc::new(run);
-    let tunnels = RunTunnels::new(context.tuns.clone());
+    let tunnels = RunTunnels::new(context.tuns.clone(), tunnels);
     let asked = resolvers.addresses();
     let capture = Capture::new(Arc::clone(&run), Arc::clone(live), &asked, tunnels, log.clone());
     let capture = Arc::new(capture);
@@ -329,7 +331,8 @@ impl Services {
 /// # Errors
 /// The limit of open files is reached, or the helper creates no channel.
 pub(super) async fn depart(enrolled: &Enrolled) -> io::Result<Departing> {
-    let served = enrolled.services.copies()?;
+    let mut served = enrolled.services.copies()?;
+    served.tunnels = enrolled.capture.tunnels.hand_over().await?;
     Departing::new(&enrolled.run, &enrolled.launcher, served).await
 }
 

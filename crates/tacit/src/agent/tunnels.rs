@@ -130,9 +130,11 @@ impl Tunnels {
         }
     }
 
-    /// Ends all tunnels, and does not wait.
+    /// Leaves the packets of programs to a successor, which has the TUN devices. Ends all tunnels,
+    /// and does not wait.
     pub(super) fn abandon(&mut self) {
         if let Some(driver) = self.driver.take() {
+            driver.stop_reading();
             // If no thread can be started, the tunnels end when the process does.
             let _ = on_own_thread("ike-close", move || driver.close());
         }

@@ -350,6 +350,12 @@ impl IkeDriver {
         self.worker.statistics()
     }
 
+    /// Reads no more packets of programs: they wait in the TUN devices for a successor.
+    pub fn stop_reading(&self) {
+        // If the worker has ended, no packet is read.
+        let _ = self.worker.stop_reading();
+    }
+
     /// Ends all tunnels, and notifies the peers.
     pub fn close(self) {
         let (confirm, closed) = sync_channel(1);

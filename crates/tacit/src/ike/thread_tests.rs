@@ -107,7 +107,7 @@ impl Scene {
         let mut thread = IkeThread::new(policy, context).unwrap();
         let names = Names::default();
         let known = Arc::clone(&names.0);
-        let (lease, _) = TunLease::new();
+        let (lease, _) = TunLease::new(std::fs::File::open("/dev/null").unwrap().into());
         let own = vec!["10.9.0.1".parse().unwrap()];
         let name = "run".to_owned();
         let run = DrivenRun::new(name, TunId::numbered(1), own, Box::new(names), lease);

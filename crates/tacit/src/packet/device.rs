@@ -3,12 +3,12 @@
 //! holds packets until IKE has negotiated a tunnel, and counts refused packets.
 //!
 //! IKE needs some milliseconds to negotiate a tunnel. If the first packet were dropped, TCP would
-//! retransmit it only after a second.
+//! retransmit it only after a second. After a restart, the packets of many connections wait.
 //!
-//! Limits: a device holds at most [`HELD_PACKETS_MAX`] packets, each for at most [`HELD_TURNS_MAX`]
-//! seconds. In each second, the device reports at most [`DEMANDS_MAX`] destinations that need a
-//! tunnel. In each second, the device counts the refused packets of at most [`REFUSED_MAX`]
-//! destinations.
+//! Limits: a device holds at most [`HELD_PACKETS_MAX`] packets, of which [`HELD_LONG_MAX`] are
+//! longer than [`SHORT_BYTES_MAX`], each for at most [`HELD_TURNS_MAX`] seconds. In each second,
+//! the device reports at most [`DEMANDS_MAX`] destinations that need a tunnel. In each second, the
+//! device counts the refused packets of at most [`REFUSED_MAX`] destinations.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -21,8 +21,13 @@ use tacit_sys::tun::Tun;
 use super::answers::SentDatagrams;
 use super::table::TunnelSlot;
 
-/// The largest number of packets of one device that wait for a tunnel.
-pub(super) const HELD_PACKETS_MAX: usize = 16;
+/// The largest number of packets of one device that wait for a tunnel: all that were in the queue
+/// of the device (500) when an agent took it over.
+const HELD_PACKETS_MAX: usize = 512;
+/// The largest number of long packets among them: TCP packets that are not divided into segments.
+const HELD_LONG_MAX: usize = 16;
+/// The length of the longest packet that is not long.
+const SHORT_BYTES_MAX: usize = 1_500;
 /// How many seconds a packet waits at most.
 const HELD_TURNS_MAX: u32 = 10;
 /// The largest number of destinations that are reported in a second.
@@ -49,13 +54,17 @@ pub(super) struct OutboundDevice {
     shared: Arc<Shared>,
     /// The tunnels that send its packets, newest first.
     pub(super) active: Vec<TunnelSlot>,
-    held: VecDeque<HeldPacket>,
+    held: HeldPackets,
     /// The destinations without tunnel that were reported in this second.
     demanded: Vec<IpAddr>,
     /// The refused packets that were not reported yet: the first to each destination, and their
     /// number.
     refused: Vec<(IpPacket, u64)>,
 }
+
+/// The packets that wait for a tunnel, oldest first.
+#[derive(Debug, Default)]
+struct HeldPackets(VecDeque<HeldPacket>);
 
 /// A packet that waits for a tunnel.
 #[derive(Debug)]
@@ -69,6 +78,28 @@ pub(super) struct HeldPacket {
 impl Shared {
     fn sent(&self) -> MutexGuard<'_, SentDatagrams> {
         self.sent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HeldPackets {
+    /// Keeps a packet. Returns `false` if there is no room.
+    fn hold(&mut self, header: [u8; VNET_HEADER_BYTES], bytes: &[u8]) -> bool {
+        let is_long = |bytes: &[u8]| bytes.len() > SHORT_BYTES_MAX;
+        let long_packets = || self.0.iter().filter(|held| is_long(&held.bytes)).count();
+        let has_room =
+            self.0.len() < HELD_PACKETS_MAX && (!is_long(bytes) || long_packets() < HELD_LONG_MAX);
+        if has_room {
+            self.0.push_back(HeldPacket { header, bytes: bytes.to_vec(), turns: 0 });
+        }
+        has_room
+    }
+
+    /// Returns the packets that have waited too long in this second.
+    fn turn(&mut self) -> Vec<HeldPacket> {
+        self.0.iter_mut().for_each(|packet| packet.turns += 1);
+        // They are in the order of their age.
+        let late = self.0.iter().take_while(|packet| packet.turns > HELD_TURNS_MAX).count();
+        self.0.drain(..late).collect()
     }
 }
 
@@ -91,7 +122,7 @@ impl OutboundDevice {
         let outbound = Self {
             shared,
             active: Vec::new(),
-            held: VecDeque::new(),
+            held: HeldPackets::default(),
             demanded: Vec::new(),
             refused: Vec::new(),
         };
@@ -121,16 +152,12 @@ impl OutboundDevice {
 
     /// Keeps a packet until a tunnel begins that takes it. Returns `false` if there is no room.
     pub(super) fn hold(&mut self, header: [u8; VNET_HEADER_BYTES], bytes: &[u8]) -> bool {
-        let has_room = self.held.len() < HELD_PACKETS_MAX;
-        if has_room {
-            self.held.push_back(HeldPacket { header, bytes: bytes.to_vec(), turns: 0 });
-        }
-        has_room
+        self.held.hold(header, bytes)
     }
 
     /// Returns the packets that have waited, oldest first.
     pub(super) fn take_held(&mut self) -> VecDeque<HeldPacket> {
-        std::mem::take(&mut self.held)
+        std::mem::take(&mut self.held.0)
     }
 
     /// Reports whether a packet without tunnel has a destination that was not reported yet. Nothing
@@ -169,17 +196,34 @@ impl OutboundDevice {
     pub(super) fn turn(&mut self) -> Vec<HeldPacket> {
         self.demanded.clear();
         self.shared.sent().turn();
-        self.held.iter_mut().for_each(|packet| packet.turns += 1);
-        // They are in the order of their age.
-        let late = self.held.iter().take_while(|packet| packet.turns > HELD_TURNS_MAX).count();
-        self.held.drain(..late).collect()
+        self.held.turn()
     }
 
     pub(super) fn held_packets(&self) -> usize {
-        self.held.len()
+        self.held.0.len()
     }
 }
 
 pub(super) fn is_multicast(packet: &IpPacket) -> bool {
     packet.destination.is_multicast()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_packets_leave_room_for_those_that_open_connections() {
+        let header = [0; VNET_HEADER_BYTES];
+        let mut held = HeldPackets::default();
+        let count = |held: &mut HeldPackets, bytes: &[u8]| {
+            (0..2 * HELD_PACKETS_MAX).filter(|_| held.hold(header, bytes)).count()
+        };
+        assert_eq!(count(&mut held, &[0; SHORT_BYTES_MAX + 1]), HELD_LONG_MAX);
+        assert_eq!(count(&mut held, &[0; 60]), HELD_PACKETS_MAX - HELD_LONG_MAX);
+        for _ in 0..HELD_TURNS_MAX {
+            assert!(held.turn().is_empty());
+        }
+        assert_eq!(held.turn().len(), HELD_PACKETS_MAX);
+    }
 }

@@ -251,6 +251,15 @@ impl PacketWorker {
         self.pipeline.order(Order::RemoveTun(tun))
     }
 
+    /// Reads no more packets of programs: they wait in the devices for another agent. Packets of
+    /// peers are still written to the devices.
+    ///
+    /// # Errors
+    /// The thread has ended.
+    pub fn stop_reading(&self) -> Result<(), PacketWorkerError> {
+        self.pipeline.order(Order::StopReading)
+    }
+
     /// Adds a tunnel. Its inbound packets are accepted from now on; packets are sent through it
     /// after [`Self::activate`].
     ///

@@ -14,6 +14,8 @@ use super::tunnel::{TunId, TunnelPackets};
 pub(super) enum Order {
     AddTun(TunId, Tun),
     RemoveTun(TunId),
+    /// A successor reads the devices from now on.
+    StopReading,
     Install(Box<InstalledTunnel>),
     Activate(EspSpi),
     Remove(EspSpi),

@@ -39,6 +39,8 @@ pub(super) struct Pipeline {
     devices: HashMap<TunId, OutboundDevice>,
     /// Devices that could not be read; they are read again in the next turn.
     resting: BTreeSet<TunId>,
+    /// Whether another agent reads the devices.
+    has_stopped_reading: bool,
     table: TunnelTable<OutboundTunnel>,
     outbound: Outbound,
     inbound: SharedInbound,
@@ -63,6 +65,7 @@ impl Pipeline {
             descriptors,
             devices: HashMap::new(),
             resting: BTreeSet::new(),
+            has_stopped_reading: false,
             table: TunnelTable::default(),
             outbound: Outbound::new(),
             inbound,
@@ -96,7 +99,17 @@ impl Pipeline {
         }
     }
 
+    /// Leaves the packets in the devices to a successor, which has other descriptors of them.
+    fn stop_reading(&mut self) {
+        self.has_stopped_reading = true;
+        self.resting.clear();
+        self.devices.values().for_each(|device| self.descriptors.remove(device.tun()));
+    }
+
     fn watch(&self, id: TunId) -> io::Result<()> {
+        if self.has_stopped_reading {
+            return Ok(());
+        }
         let Some(device) = self.devices.get(&id) else { return Ok(()) };
         self.descriptors.add(FIRST_TUN + id.0, device.tun())
     }
@@ -168,6 +181,7 @@ impl PacketLoop for Pipeline {
         match order {
             Order::AddTun(id, tun) => self.add_tun(id, tun),
             Order::RemoveTun(id) => self.remove_tun(id),
+            Order::StopReading => self.stop_reading(),
             Order::Install(tunnel) => self.install(*tunnel),
             Order::Activate(spi) => self.activate(spi),
             Order::Remove(spi) => self.remove(spi),
@@ -179,6 +193,10 @@ impl PacketLoop for Pipeline {
     fn forward(&mut self, number: u64) {
         if number < FIRST_TUN {
             self.inbound.lock().forward(number, ThreadRole::Pipeline);
+            return;
+        }
+        if self.has_stopped_reading {
+            // The event came together with the order.
             return;
         }
         let tun = TunId(number - FIRST_TUN);

@@ -1,8 +1,9 @@
 //! Describes a run (a program under `tacit run`) and its sockets for the agent that replaces this
 //! agent.
 //!
-//! The new agent gets duplicates of the sockets. So the new agent can also read the data in the
-//! queues of these sockets. The new agent also gets a second channel to the run's helper process.
+//! The new agent gets duplicates of the sockets and of the TUN device. So the new agent can also
+//! read the data in their queues. The new agent also gets a second channel to the run's helper
+//! process.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,6 +21,7 @@ use super::channel::{HelperChannel, adopt};
 use super::host::HostNetwork;
 use super::launchers::{Followed, Launcher, RunSockets};
 use super::protocol::SocketSet;
+use super::tunnels::{HandedTunnels, PeerReports};
 use super::{Run, RunIdentity};
 use crate::placement::RunCpu;
 use crate::run::Outside;
@@ -50,8 +52,12 @@ pub struct RunState {
     /// Names whose address belongs to another name.
     #[serde(default)]
     sharing: Vec<(String, IpAddr, u64)>,
-    /// Outside addresses. Their sockets are sent after all others, except for the last.
+    /// Outside addresses. Their sockets are sent after all others, except for those of `tunnels`
+    /// and `asks_before`.
     inbound: Vec<Address>,
+    /// The tunnels of the run, if its TUN device is sent after the outside addresses.
+    #[serde(default)]
+    tunnels: Option<PeerReports>,
     /// Which sockets are sent.
     #[serde(default)]
     socket_set: SocketSet,
@@ -86,6 +92,8 @@ pub struct ServedSockets {
     pub captured: Vec<OwnedFd>,
     /// Outside addresses.
     pub inbound: Vec<HeldAddress>,
+    /// The TUN device.
+    pub tunnels: Option<HandedTunnels>,
     /// Leads to this agent, to ask about the connections that stay with it.
     pub before: Option<OwnedFd>,
 }
@@ -116,7 +124,7 @@ impl Departing {
     pub async fn new(run: &Run, launcher: &Launcher, served: ServedSockets) -> io::Result<Self> {
         run.expect_no_more();
         run.depart();
-        let ServedSockets { query, syn_log, captured, inbound, before } = served;
+        let ServedSockets { query, syn_log, captured, inbound, tunnels, before } = served;
         let socket_set = run.sockets;
         let mut sockets = vec![launcher.connection.try_clone()?, run.helper.another().await?];
         sockets.extend(query);
@@ -127,6 +135,10 @@ impl Departing {
             addresses.push(address);
             sockets.push(socket);
         }
+        let tunnels = tunnels.map(|HandedTunnels { reports, tun }| {
+            sockets.push(tun);
+            reports
+        });
         let asks_before = before.is_some();
         sockets.extend(before);
         // The kernel has the names of a host and of a joined namespace.
@@ -153,6 +165,7 @@ impl Departing {
             aliases,
             sharing,
             inbound: addresses,
+            tunnels,
             socket_set,
             asks_before,
             sockets: sockets.len(),
@@ -175,6 +188,8 @@ impl RunState {
         outside: Outside,
     ) -> io::Result<Resumed> {
         let before = if self.asks_before { sockets.pop() } else { None };
+        let tunnels =
+            self.tunnels.and_then(|reports| Some(HandedTunnels { reports, tun: sockets.pop()? }));
         if sockets.len() <= self.inbound.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -202,7 +217,7 @@ impl RunState {
             run.restore(known);
         }
         let followed = Followed { stream, until, id: self.id };
-        Ok(Resumed { run, launcher, followed, sockets, inbound, before })
+        Ok(Resumed { run, launcher, followed, sockets, inbound, tunnels, before })
     }
 }
 
@@ -254,6 +269,8 @@ pub struct Resumed {
     pub sockets: RunSockets,
     /// The addresses that are held for it.
     pub inbound: Vec<HeldAddress>,
+    /// Its TUN device.
+    pub tunnels: Option<HandedTunnels>,
     /// The connection to the predecessor, which still relays some connections.
     pub before: Option<OwnedFd>,
 }
@@ -270,7 +287,8 @@ mod tests {
             "names": [["own.example", "10.0.0.1", 60],
                       ["a.example", "10.0.0.2", 60], ["b.example", "10.0.0.2", 60]]
         }"#;
-        let RunState { names, aliases, sharing, .. } = serde_json::from_str(text).unwrap();
+        let RunState { names, aliases, sharing, tunnels, .. } = serde_json::from_str(text).unwrap();
+        assert_eq!(tunnels, None, "an older agent hands over no device");
         let known = known(names, aliases, sharing);
         let names: Vec<_> = known.iter().map(|known| known.name.as_str()).collect();
         assert_eq!(names, ["own.example"], "an address with two names is ambiguous");

@@ -7,11 +7,16 @@
 //! ```
 //!
 //! While the device does not exist, `unreachable` routes reject the packets that need a tunnel.
+//!
+//! On a restart, the new agent takes over the device. The routes and the addresses stay, and
+//! packets wait until the new agent has tunnels. When the last agent that has the device ends, the
+//! kernel removes the device.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
@@ -86,6 +91,26 @@ pub struct OpenedTun {
     pub lease: TunLease,
 }
 
+/// The TUN device of a run on its way to another agent.
+#[derive(Debug)]
+pub struct HandedTunnels {
+    /// What the routes into it depend on.
+    pub reports: PeerReports,
+    /// Its descriptor.
+    pub tun: OwnedFd,
+}
+
+/// What peers have reported about their tunnels with a run, for a successor. The routes stay the
+/// same until the successor has tunnels of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct PeerReports {
+    /// The assigned addresses, by the name of the peer.
+    assigned: BTreeMap<String, Vec<IpAddr>>,
+    /// The longest packets for the paths to peers, by the name of the peer.
+    paths: BTreeMap<String, u32>,
+}
+
 /// The TUN device of one run, and the routes into it.
 #[derive(Debug)]
 pub struct RunTunnels {
@@ -141,11 +166,15 @@ impl WantedTunnels {
 struct Mirror {
     /// The device that this agent has.
     device: Option<LeasedDevice>,
+    /// The device of the predecessor, which this agent does not use yet.
+    inherited: Option<Tun>,
+    /// Whether a successor has the device, and changes the routes.
+    is_handed_over: bool,
     /// The routes; `None`: they are not known, or there were never any.
     plan: Option<TunnelPlan>,
 }
 
-/// A device that this agent has made.
+/// A device that this agent uses.
 #[derive(Debug)]
 struct LeasedDevice {
     name: String,
@@ -162,12 +191,33 @@ impl Mirror {
 }
 
 impl RunTunnels {
-    /// A run without a device. The device will be sent to this queue.
+    /// The tunnels of a run, with what its predecessor has handed over. The device will be sent to
+    /// this queue.
     #[must_use]
-    pub fn new(opened: mpsc::Sender<OpenedTun>) -> Self {
+    pub fn new(opened: mpsc::Sender<OpenedTun>, handed: Option<HandedTunnels>) -> Self {
         let (progress, _) = watch::channel(AddressProgress::default());
-        let (assigned, paths) = Default::default();
-        Self { mirror: Mutex::default(), assigned, paths, progress, opened }
+        let (reports, tun) = handed.map(|one| (one.reports, one.tun)).unzip();
+        let PeerReports { assigned, paths } = reports.unwrap_or_default();
+        // If its interface was removed, the run gets another device.
+        let inherited = tun.and_then(|tun| Tun::from_descriptor(tun).ok());
+        let mirror = Mutex::new(Mirror { inherited, ..Mirror::default() });
+        let assigned = StdMutex::new(assigned);
+        Self { mirror, assigned, paths: StdMutex::new(paths), progress, opened }
+    }
+
+    /// The device for a successor; `None`: there is none. From now on, this agent leaves the routes
+    /// as they are.
+    ///
+    /// # Errors
+    /// The limit of open files is reached.
+    pub async fn hand_over(&self) -> io::Result<Option<HandedTunnels>> {
+        let mut mirror = self.mirror.lock().await;
+        mirror.is_handed_over = true;
+        let Some(device) = mirror.device.take() else { return Ok(None) };
+        let assigned = self.assigned.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let reports = PeerReports { assigned, paths };
+        Ok(device.lease.duplicate()?.map(|tun| HandedTunnels { reports, tun }))
     }
 
     /// Records the addresses that a peer has assigned to the run, in place of earlier ones.
@@ -250,14 +300,21 @@ impl RunTunnels {
     }
 
     /// Makes the routes those that are wanted. The first time that there are some, the helper makes
-    /// the device, and again if the agent could not use it.
+    /// the device, unless the predecessor has handed one over. The helper makes another device if
+    /// the agent could not use it.
     ///
     /// # Errors
     /// The kernel refuses, or there is no helper. No packet of a tunnel takes another route then.
     pub async fn follow(&self, run: &Arc<Run>, wanted: WantedTunnels) -> io::Result<()> {
         let WantedTunnels { groups, addresses, assigned } = wanted;
         let mut mirror = self.mirror.lock().await;
+        if mirror.is_handed_over {
+            return Ok(());
+        }
         mirror.forget_unread();
+        if let Some(tun) = mirror.inherited.take() {
+            mirror.device = Some(self.use_tun(run, tun).await?);
+        }
         if mirror.device.is_none() {
             if groups.is_empty() {
                 return Ok(());
@@ -284,9 +341,14 @@ impl RunTunnels {
 
     async fn open_tun(&self, run: &Arc<Run>) -> io::Result<LeasedDevice> {
         let tun = run.helper.open_tun().await?;
+        self.use_tun(run, tun).await
+    }
+
+    /// Sends a device to the thread that reads it.
+    async fn use_tun(&self, run: &Arc<Run>, tun: Tun) -> io::Result<LeasedDevice> {
         let name = tun.name()?;
         let ended = |_| io::Error::other("the agent is ending");
-        let (lease, watch) = TunLease::new();
+        let (lease, watch) = TunLease::new(tun.try_clone()?.into());
         let opened = OpenedTun { run: Arc::clone(run), tun, lease };
         self.opened.send(opened).await.map_err(ended)?;
         Ok(LeasedDevice { name, lease: watch })
@@ -392,7 +454,7 @@ mod tests {
     #[test]
     fn routes_have_the_mtu_of_the_path_to_their_peer() {
         let (opened, _) = mpsc::channel(1);
-        let tunnels = RunTunnels::new(opened);
+        let tunnels = RunTunnels::new(opened, None);
         let note = |bytes| tunnels.note_path("far".to_owned(), bytes);
         assert_eq!([1_438, 1_230, 1_230, 1_310, 1_400].map(note), [false, true, false, true, true]);
         let group = |address: &str, path| {
@@ -417,11 +479,41 @@ mod tests {
         );
     }
 
+    /// What an agent with a device knows.
+    fn with_device() -> (TunLease, Mirror) {
+        // Only the descriptor matters.
+        let device = std::fs::File::open("/dev/null").unwrap();
+        let (lease, watch) = TunLease::new(device.into());
+        let device = LeasedDevice { name: "tacit0".to_owned(), lease: watch };
+        let plan = Some(TunnelPlan::default());
+        (lease, Mirror { device: Some(device), plan, ..Mirror::default() })
+    }
+
+    #[tokio::test]
+    async fn a_successor_gets_the_device_and_what_peers_have_reported() {
+        let (opened, _) = mpsc::channel(1);
+        let tunnels = RunTunnels::new(opened.clone(), None);
+        assert!(tunnels.hand_over().await.unwrap().is_none(), "there is no device");
+        let tunnels = RunTunnels::new(opened.clone(), None);
+        let address: IpAddr = "10.1.0.1".parse().unwrap();
+        tunnels.assign("far".to_owned(), vec![address]);
+        tunnels.note_path("far".to_owned(), 1_230);
+        let (lease, mirror) = with_device();
+        *tunnels.mirror.lock().await = mirror;
+        let HandedTunnels { reports, tun } = tunnels.hand_over().await.unwrap().unwrap();
+        assert!(tunnels.hand_over().await.unwrap().is_none(), "it is handed over once");
+        drop(lease);
+        let text = serde_json::to_string(&reports).unwrap();
+        let reports = serde_json::from_str(&text).unwrap();
+        let successor = RunTunnels::new(opened, Some(HandedTunnels { reports, tun }));
+        assert_eq!(successor.assigned.lock().unwrap()["far"], [address]);
+        assert!(!successor.note_path("far".to_owned(), 1_230), "the routes have this MTU");
+        assert!(successor.mirror.lock().await.inherited.is_none(), "this is not a TUN device");
+    }
+
     #[test]
     fn a_device_that_the_agent_could_not_use_is_made_again() {
-        let (lease, watch) = TunLease::new();
-        let device = LeasedDevice { name: "tacit0".to_owned(), lease: watch };
-        let mut mirror = Mirror { device: Some(device), plan: Some(TunnelPlan::default()) };
+        let (lease, mut mirror) = with_device();
         mirror.forget_unread();
         assert!(mirror.device.is_some() && mirror.plan.is_some());
         drop(lease);

@@ -50,11 +50,13 @@ fn a_packet_that_no_tunnel_takes_is_refused_with_an_error_and_reported() {
     }
     let lab = Lab::open();
     let program = program();
-    // More packets have no room to wait for a tunnel.
-    for _ in 0..16 {
-        program.send_to(b"question", QUESTION.1).unwrap();
+    // More packets have no room to wait for a tunnel. The queue of the device takes half of them.
+    for held in [256, 512] {
+        for _ in 0..256 {
+            program.send_to(b"question", QUESTION.1).unwrap();
+        }
+        lab.wait("all packets", |statistics| statistics.held == held);
     }
-    lab.wait("all packets", |statistics| statistics.held == 16);
     let error = TcpStream::connect("10.2.0.1:80").unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::HostUnreachable, "{error}");
     let refused = loop {
@@ -64,7 +66,7 @@ fn a_packet_that_no_tunnel_takes_is_refused_with_an_error_and_reported() {
     };
     assert_eq!(refused, ("10.2.0.1".to_owned(), Some(80), 1));
     lab.wait_for_drops(DropReason::NoSa, 1);
-    // A tunnel takes those that still wait.
+    // A tunnel takes those that still wait. The socket of the peer has no room for all.
     let mut sas = lab.establish(lab.tunnel(1), 1);
     for _ in 0..16 {
         assert_eq!(&lab.receive(&mut sas)[28..], b"question");

@@ -37,6 +37,7 @@ mod programs;
 mod public;
 mod refusals;
 mod rekey;
+mod restarts;
 mod without_udp;
 
 use std::path::PathBuf;

@@ -31,7 +31,7 @@
 //!
 //! If step 2 fails, step 3 is done nevertheless: the `unreachable` routes then refuse the packets.
 //!
-//! The device and its routes disappear when the process that holds the device ends. The
+//! The device and its routes disappear when no process holds the device any more. The
 //! `unreachable` routes remain, so no packet leaves in clear by another route.
 //!
 //! Each route contains the MTU of the path, so the kernel knows how long a packet may be. ICMP
