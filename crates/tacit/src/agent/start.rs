@@ -101,7 +101,8 @@ impl Agent {
             traces::tracer(&options, &shared),
             supervisor.as_ref(),
         )?;
-        let (opened, tuns) = mpsc::channel(launchers::EVENTS_MAX);
+        // The runs that a predecessor handed over send their devices before the first is read.
+        let (opened, tuns) = mpsc::channel(launchers::RUNS_MAX);
         let outside = outside(&installed.policy, &options, &shared.log).await?;
         let runs = Runs::open(&options, &mut handover, shared.clone(), events, opened, outside)?;
         let policy = &installed.policy;
