@@ -81,7 +81,8 @@ fn zone_transfers_are_refused_and_reported_with_their_type() {
         cat scratch/out
         tr -d ' \n' <shown | grep -o '"destination":"[^"]*"\|"why":"[^"]*"'
         for kind in AXFR IXFR; do
-            until_true grep -q " denied .*kind=name .*\"clear.example ($kind)\" why=not-offered" $log
+            logged=" denied .*kind=name .*\"clear.example ($kind)\" why=not-offered"
+            until_true grep -q "$logged" $log
         done"#);
     assert_eq!(
         said,
