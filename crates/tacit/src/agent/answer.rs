@@ -84,6 +84,7 @@ impl Agent {
                 Ok(reply) => reply,
                 Err(error) => Reply::error(error),
             },
+            Request::RelayedFlows => Reply::written(&self.relayed_flows()),
         };
         // The client may have closed its connection.
         let _ = back.send(reply);

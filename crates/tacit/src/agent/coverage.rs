@@ -3,19 +3,24 @@
 //!
 //! ```text
 //!   helper: sockets and their owners ─┐
-//!   connections of the agent ─────────┼─> CoverageTable ─> `tacit show coverage`, metrics
+//!   connections of the agent ─────────┤
+//!   connections of its predecessors ──┼─> CoverageTable ─> `tacit show coverage`, metrics
 //!   rules ────────────────────────────┘
 //! ```
+//!
+//! After `tacit restart`, the predecessor still relays its connections. It sends a list of them to
+//! its successor at the restart. The successor finds their sockets in its first list of sockets.
 //!
 //! A flow is not counted if it begins after one reading of the list and ends before the next.
 
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use tacit_core::coverage::{CoverageTable, CoveredFlow, Protection};
+use serde::{Deserialize, Serialize};
+use tacit_core::coverage::{COVERAGE_SOCKETS_MAX, CoverageTable, CoveredFlow, Protection};
 use tacit_core::flow::{Direction, Flow, Protocol};
 use tacit_core::policy::{Action, OwnTls, Tls, unescaped};
 use tokio::sync::oneshot;
@@ -37,12 +42,69 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct HostCoverage {
     table: Arc<Mutex<CoverageTable>>,
+    inherited: Arc<Mutex<InheritedFlows>>,
     next_look: Instant,
 }
 
 impl Default for HostCoverage {
     fn default() -> Self {
-        Self { table: Arc::default(), next_look: Instant::now() }
+        Self { table: Arc::default(), inherited: Arc::default(), next_look: Instant::now() }
+    }
+}
+
+impl HostCoverage {
+    /// Takes over the flows of the host that predecessors still relay. If two have the same ends,
+    /// the first counts.
+    pub(super) fn inherit(&self, flows: Vec<RelayedFlow>) {
+        let mut inherited = lock(&self.inherited);
+        for RelayedFlow { ends, decided } in flows {
+            inherited.sent.entry(canonical(&ends)).or_insert(decided);
+        }
+    }
+}
+
+/// A flow that an agent relays, for its successor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RelayedFlow {
+    ends: SocketEnds,
+    decided: Decided,
+}
+
+/// The flows that predecessors still relay.
+#[derive(Debug, Default)]
+struct InheritedFlows {
+    /// Those that the predecessor has sent, until the next list of sockets.
+    sent: HashMap<SocketEnds, Decided>,
+    /// Those of the last list, by the number of the socket. Later sockets may have the same ends.
+    open: HashMap<u64, RelayedFlow>,
+}
+
+impl InheritedFlows {
+    /// Keeps the flows whose sockets are open.
+    fn follow(&mut self, sockets: &[HostSocket]) {
+        let sent = std::mem::take(&mut self.sent);
+        let before = std::mem::take(&mut self.open);
+        let known = |socket: &HostSocket| {
+            let flow = before.get(&socket.cookie).cloned().or_else(|| {
+                let ends = canonical(&socket.ends);
+                Some(RelayedFlow { ends, decided: sent.get(&ends)?.clone() })
+            });
+            Some((socket.cookie, flow?))
+        };
+        self.open = sockets.iter().filter_map(known).collect();
+    }
+
+    /// What protects the flow of a socket, if a predecessor relays it.
+    fn decided(&self, cookie: u64) -> Option<Decided> {
+        self.open.get(&cookie).map(|flow| flow.decided.clone())
+    }
+
+    /// All of them.
+    fn all(&self) -> impl Iterator<Item = RelayedFlow> {
+        let sent = self.sent.iter();
+        let sent =
+            sent.map(|(ends, decided)| RelayedFlow { ends: *ends, decided: decided.clone() });
+        sent.chain(self.open.values().cloned())
     }
 }
 
@@ -52,6 +114,7 @@ struct Look {
     connections: Arc<ConnectionTable>,
     live: Arc<Live>,
     table: Arc<Mutex<CoverageTable>>,
+    inherited: Arc<Mutex<InheritedFlows>>,
 }
 
 impl Agent {
@@ -106,7 +169,18 @@ impl Agent {
 
     /// The number of different flows that are counted.
     pub(super) fn covered_flows(&self) -> usize {
-        self.coverage.table.lock().unwrap_or_else(PoisonError::into_inner).entries().len()
+        lock(&self.coverage.table).entries().len()
+    }
+
+    /// The flows of the host that this agent or a predecessor relays, for a successor.
+    pub(super) fn relayed_flows(&self) -> Vec<RelayedFlow> {
+        let own = self.shared.table.snapshot().into_iter().filter_map(|record| {
+            let is_of_host = record.scope.as_ref()?.scope.run().is_host();
+            let ends = is_of_host.then(|| record.ends())??;
+            Some(RelayedFlow { ends: canonical(&ends), decided: Decided::of_record(&record) })
+        });
+        let inherited = lock(&self.coverage.inherited);
+        own.chain(inherited.all()).take(COVERAGE_SOCKETS_MAX).collect()
     }
 
     fn look(&self) -> Option<Look> {
@@ -116,6 +190,7 @@ impl Agent {
             connections: Arc::clone(&self.shared.table),
             live: self.shared.live.load_full(),
             table: Arc::clone(&self.coverage.table),
+            inherited: Arc::clone(&self.coverage.inherited),
         })
     }
 }
@@ -124,18 +199,22 @@ impl Look {
     async fn run(&self) -> io::Result<()> {
         let sockets = self.host.helper.sockets_of_host().await?;
         let relayed = self.relayed();
+        let mut inherited = lock(&self.inherited);
+        inherited.follow(&sockets);
         let flow = |socket: HostSocket| {
-            let record = relayed.get(&canonical(&socket.ends)).map(|record| &**record);
-            (socket.cookie, self.flow(socket, record))
+            let record = relayed.get(&canonical(&socket.ends));
+            let decided = record.map(|record| Decided::of_record(record));
+            let decided = decided.or_else(|| inherited.decided(socket.cookie));
+            (socket.cookie, self.flow(socket, decided))
         };
         let flows = sockets.into_iter().map(flow).collect();
-        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = lock(&self.table);
         table.observe(flows, SystemTime::now());
         Ok(())
     }
 
     fn display(&self, since: Rfc3339) -> CoverageDisplay {
-        let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let table = lock(&self.table);
         coverage(&table, &self.live.rules, since)
     }
 
@@ -146,17 +225,15 @@ impl Look {
         of_host.filter_map(|record| Some((canonical(&record.ends()?), record))).collect()
     }
 
-    fn flow(&self, socket: HostSocket, record: Option<&ConnectionRecord>) -> CoveredFlow {
+    /// The flow of a socket. `relayed` is what protects it, if an agent relays it.
+    fn flow(&self, socket: HostSocket, relayed: Option<Decided>) -> CoveredFlow {
         let HostSocket { ends, direction, owner, .. } = socket;
         let SocketEnds { protocol, program, peer } = canonical(&ends);
-        let decided = match record {
-            Some(record) => Decided::of_record(record),
-            None => {
-                let mut flow = self.plain(direction, protocol, program, peer);
-                Scope::of(Arc::clone(&self.host)).attribute(&mut flow, Some(owner.clone()));
-                Decided::of_flow(&self.live, &flow)
-            }
-        };
+        let decided = relayed.unwrap_or_else(|| {
+            let mut flow = self.plain(direction, protocol, program, peer);
+            Scope::of(Arc::clone(&self.host)).attribute(&mut flow, Some(owner.clone()));
+            Decided::of_flow(&self.live, &flow)
+        });
         let Decided { protection, rule, tls, peer: name } = decided;
         CoveredFlow {
             protection,
@@ -205,6 +282,7 @@ impl Look {
 }
 
 /// What protects a flow, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Decided {
     protection: Protection,
     rule: Option<String>,
@@ -254,6 +332,10 @@ fn unit(cgroup: &str) -> Option<String> {
     cgroup.split('/').find(is_unit).map(|group| unescaped(group).to_owned())
 }
 
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn canonical(ends: &SocketEnds) -> SocketEnds {
     let plain = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
     SocketEnds { program: plain(ends.program), peer: plain(ends.peer), ..*ends }
@@ -262,6 +344,42 @@ fn canonical(ends: &SocketEnds) -> SocketEnds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::protocol::SocketOwner;
+
+    fn socket(cookie: u64, port: u16) -> HostSocket {
+        let ends = SocketEnds {
+            protocol: Protocol::Tcp,
+            program: SocketAddr::from(([192, 0, 2, 1], port)),
+            peer: SocketAddr::from(([192, 0, 2, 2], 443)),
+        };
+        let owner = SocketOwner { pid: None, program: None, user: None, cgroup: None };
+        HostSocket { ends, cookie, direction: Direction::Outbound, owner }
+    }
+
+    #[test]
+    fn flows_of_a_predecessor_are_known_as_long_as_their_sockets_are_open() {
+        let decided = Decided {
+            protection: Protection::Protected,
+            rule: Some("tls".to_owned()),
+            tls: Some("1.3".to_owned()),
+            peer: None,
+        };
+        let mut inherited = InheritedFlows::default();
+        for port in [1, 2] {
+            inherited.sent.insert(socket(0, port).ends, decided.clone());
+        }
+        assert_eq!(inherited.all().count(), 2, "the next successor gets them too");
+        inherited.follow(&[socket(11, 1), socket(13, 3)]);
+        assert_eq!(inherited.decided(11), Some(decided.clone()));
+        assert_eq!(inherited.decided(13), None, "the predecessor does not relay it");
+        inherited.follow(&[socket(11, 1), socket(12, 2)]);
+        assert_eq!(inherited.decided(11), Some(decided.clone()));
+        assert_eq!(inherited.decided(12), None, "a later socket has the same ends");
+        let handed_on: Vec<_> = inherited.all().collect();
+        assert_eq!(handed_on, [RelayedFlow { ends: socket(0, 1).ends, decided }]);
+        inherited.follow(&[socket(14, 1)]);
+        assert_eq!((inherited.decided(11), inherited.decided(14)), (None, None));
+    }
 
     #[test]
     fn a_control_group_belongs_to_the_first_unit_in_its_path() {

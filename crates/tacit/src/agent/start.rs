@@ -152,15 +152,18 @@ impl Agent {
         helper: Option<HostHelper>,
     ) -> Result<(), AgentError> {
         self.listeners.serve(&self.workers).await;
-        let runs = self.release_predecessor(handover)?;
+        let mut released = self.release_predecessor(handover)?;
         if self.options.take_over {
             self.supervisor.iter_mut().for_each(Supervisor::released);
         }
         self.sockets_mut().for_each(Opened::take_file);
         let live = self.shared.live.load_full();
         self.shared.log.info(self.serving(&live));
-        for handed in runs {
+        for handed in std::mem::take(&mut released.runs) {
             self.runs.resume(handed, &self.workers).await;
+        }
+        if self.runs.registry.host().is_some() {
+            self.coverage.inherit(released.relayed_flows());
         }
         self.runs.accept_launchers(launcher)?;
         if self.options.private && self.options.take_over && self.runs.registry.is_empty() {
@@ -202,9 +205,9 @@ impl Agent {
     fn release_predecessor(
         &self,
         handover: takeover::Handover,
-    ) -> Result<Vec<takeover::HandedRun>, AgentError> {
+    ) -> Result<takeover::Released, AgentError> {
         match self.adopt_clear_access(&handover).and_then(|()| handover.release()) {
-            Ok(runs) => Ok(runs),
+            Ok(released) => Ok(released),
             Err(error @ ClientError::Broken(_)) => {
                 let event = Event::new("predecessor-lost").field("error", &error);
                 self.shared.log.error(event.field(
@@ -212,7 +215,7 @@ impl Agent {
                     "this agent could not take over the runs of the previous agent, so their \
                      programs have no network: start these programs again",
                 ));
-                Ok(Vec::new())
+                Ok(takeover::Released::default())
             }
             Err(error) => Err(AgentError::TakeOver(error)),
         }

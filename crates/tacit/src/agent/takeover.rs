@@ -7,8 +7,10 @@
 //!            <─────────────────────── then the sockets, one in each message
 //!   (opens missing sockets, serves)
 //!   ClearAccess  ───────────────────> sends, for each rule, the clients that must use TLS
+//!   RelayedFlows ───────────────────> sends the flows of the captured host that it relays
 //!   Release  ───────────────────────> stops accepting, serves open connections to their end,
 //!            <─────────────────────── and sends its runs and their sockets, one in each message
+//!   RelayedFlows ───────────────────> sends them again, with those that it accepted meanwhile
 //! ```
 //!
 //! Until `Release`, both agents accept connections, so that no connection is refused. If the
@@ -20,6 +22,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -29,13 +32,17 @@ use tokio::net::UnixListener;
 
 use crate::address;
 use crate::control::Request;
-use crate::control::client::{ClientError, ask_long_on, ask_on};
+use crate::control::client::{ClientError, ask_long_on, ask_on, typed};
 use crate::control::secret::SuccessorSecret;
 use crate::control::server::Reply;
 
+use super::coverage::RelayedFlow;
 use super::opened::{self, Inherited, InheritedFile, ListenError, Opened, RequiredListener};
 use crate::live::ClearAccessState;
 use crate::run::handover::RunState;
+
+/// How long a predecessor may take to send the flows that it still relays.
+const RELAYED_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// Sockets that were passed to this agent and are not used yet.
 #[derive(Debug, Default)]
@@ -61,6 +68,31 @@ pub(crate) struct Announced(pub(crate) Address, pub(crate) bool);
 pub(super) struct HandedRun {
     pub(super) state: RunState,
     pub(super) sockets: Vec<OwnedFd>,
+}
+
+/// A predecessor that has been released.
+#[derive(Debug, Default)]
+pub(super) struct Released {
+    /// Its runs.
+    pub(super) runs: Vec<HandedRun>,
+    /// The flows of the captured host that it relayed before its release.
+    relayed: Vec<RelayedFlow>,
+    /// The control connection to it; `None` if it has ended, or if there was none.
+    predecessor: Option<UnixStream>,
+}
+
+impl Released {
+    /// Returns the flows of the captured host that the predecessor, or one before it, relays. If
+    /// two flows have the same ends, the first is the current one.
+    pub(super) fn relayed_flows(self) -> Vec<RelayedFlow> {
+        let now = self.predecessor.and_then(|predecessor| {
+            // This agent serves already, so it must not wait for a process that was stopped.
+            predecessor.set_read_timeout(Some(RELAYED_WAIT_MAX)).ok()?;
+            // A predecessor that relays nothing itself may have ended.
+            relayed_flows(&predecessor).ok()
+        });
+        now.unwrap_or_default().into_iter().chain(self.relayed).collect()
+    }
 }
 
 impl Handover {
@@ -112,8 +144,10 @@ impl Handover {
     ///
     /// # Errors
     /// The predecessor refuses, or has ended.
-    pub(super) fn release(self) -> Result<Vec<HandedRun>, ClientError> {
-        let Some(predecessor) = self.predecessor else { return Ok(Vec::new()) };
+    pub(super) fn release(self) -> Result<Released, ClientError> {
+        let Some(predecessor) = self.predecessor else { return Ok(Released::default()) };
+        // Older versions do not know this request. They only make the coverage less exact.
+        let relayed = relayed_flows(&predecessor).unwrap_or_default();
         let mut runs = Vec::new();
         for state in parse_runs(ask_on(&predecessor, &Request::Release)?)? {
             let sockets = (0..state.sockets).map(|_| receive_one(&predecessor));
@@ -124,7 +158,7 @@ impl Handover {
         for unused in self.sockets.iter().filter(has_file) {
             opened::remove_file(&unused.address);
         }
-        Ok(runs)
+        Ok(Released { runs, relayed, predecessor: Some(predecessor) })
     }
 }
 
@@ -138,6 +172,10 @@ pub(crate) fn parse_runs(answer: Value) -> Result<Vec<RunState>, ClientError> {
 /// Parses the descriptions of the predecessor's listening sockets.
 pub(crate) fn parse_announced(answer: Value) -> Result<Vec<Announced>, ClientError> {
     serde_json::from_value(answer).map_err(|error| ClientError::Broken(io::Error::other(error)))
+}
+
+fn relayed_flows(predecessor: &UnixStream) -> Result<Vec<RelayedFlow>, ClientError> {
+    typed(ask_long_on(predecessor, &Request::RelayedFlows)?)
 }
 
 fn receive_one(predecessor: &UnixStream) -> Result<OwnedFd, ClientError> {

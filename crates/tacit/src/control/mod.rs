@@ -93,6 +93,9 @@ pub enum Request {
     Trace(trace::TraceRequest),
     /// From a successor, on the same connection: the successor serves; stop accepting and drain.
     Release,
+    /// From a successor, on the same connection: return the flows of the captured host that this
+    /// agent, or one before it, still relays.
+    RelayedFlows,
 }
 
 /// States of a peer that select connections to close.

@@ -137,7 +137,9 @@ async fn serve_client(stream: UnixStream, context: ServerContext, waits: Waits) 
         };
         let reply = match parse(&line) {
             Ok(Request::TakeOver { secret }) if !is_secret(&secret) => Reply::error(NO_SUCCESSOR),
-            Ok(Request::ClearAccess | Request::Release) if !is_successor => {
+            Ok(Request::ClearAccess | Request::Release | Request::RelayedFlows)
+                if !is_successor =>
+            {
                 Reply::error(NO_SUCCESSOR)
             }
             // Everything that the client sends after this belongs to the trace.

@@ -100,6 +100,30 @@ fn coverage_has_each_flow_with_its_program_and_what_protects_it() {
 }
 
 #[test]
+fn flows_that_earlier_agents_relay_keep_their_protection_after_restarts() {
+    let machines = machines();
+    let shown = machines.ok(&format!(
+        "{CONNECTIONS}
+        began() {{ grep -c 'run-began run=host' host.log | grep -qx $1; }}
+        for times in 2 3; do
+            ./tacit restart --control host.sock >/dev/null
+            until_true began $times
+        done
+        ./tacit show coverage --json --control host.sock"
+    ));
+    assert_eq!(
+        flows(&shown),
+        [
+            "own-tls own outbound 192.0.2.2 - - port=4434 now=1 seen=1",
+            "permitted permitted outbound 192.0.2.2 - - port=8004 now=1 seen=1",
+            "protected tls outbound 192.0.2.2 1.3 far.example port=4433 now=1 seen=1",
+            "unmatched - inbound 192.0.2.2 - - port=7000 now=1 seen=1",
+            "unmatched - outbound 192.0.2.2 - - port=8005 now=1 seen=1",
+        ]
+    );
+}
+
+#[test]
 fn coverage_has_totals_and_metrics_of_what_was_seen_since_the_start() {
     machines().expect(
         &format!(
