@@ -18,6 +18,7 @@ pub mod datagram_queue;
 pub mod descriptor;
 pub mod handed;
 pub mod host;
+pub mod input_file;
 mod ip_version;
 pub mod job;
 pub mod machine;

@@ -5,14 +5,13 @@
 //! Container platforms replace a secret by changing a symbolic link.
 
 use std::fmt;
-use std::fs::{File, Metadata};
+use std::fs::Metadata;
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
-use tacit_sys::process;
+use tacit_sys::{input_file, process};
 
 /// The largest size of a certificate, key or trust file.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
@@ -161,11 +160,7 @@ pub(super) enum ReadError {
 ///
 /// The stamp is taken before the content is read. So a change between the two is detected later.
 pub(super) fn read(path: &Path) -> Result<FileContent, ReadError> {
-    // Without NONBLOCK, opening a pipe would wait for its writer.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = rustix::fs::open(path, flags, Mode::empty())
-        .map_err(|errno| ReadError::Io(errno.into()))?;
-    let file = File::from(file);
+    let file = input_file::open_at_once(path).map_err(ReadError::Io)?;
     let metadata = file.metadata().map_err(ReadError::Io)?;
     if !metadata.is_file() {
         return Err(ReadError::NotRegular);
@@ -183,6 +178,7 @@ pub(super) fn read(path: &Path) -> Result<FileContent, ReadError> {
 mod tests {
     use super::*;
     use crate::test_certificates::Directory;
+    use std::fs::File;
     use std::os::unix::fs::symlink;
 
     #[test]

@@ -13,6 +13,7 @@ use tacit_core::policy::{
     Activation, AgentSettings, Diagnostic, FindingsShown, HostSettings, IncludePattern, Limits,
     Policy,
 };
+use tacit_sys::input_file::open_regular;
 use tacit_tls::signer::KeyProvider;
 use tacit_tls::verify::ChainCache;
 
@@ -135,7 +136,7 @@ impl Inputs {
             PolicySource::File(file) => {
                 let in_reach =
                     |pattern: &IncludePattern, path: &Path| self.check_include(pattern, path);
-                let text = read_policy(&file, in_reach)?;
+                let text = read_policy(&file, open_regular, in_reach)?;
                 let admit = |policy: &Policy| {
                     self.check_sandbox(policy)
                         .and_then(|()| check_raw(&self.raw, policy))

@@ -9,6 +9,7 @@ use std::time::SystemTime;
 use arc_swap::ArcSwap;
 use tacit_core::flow::Address;
 use tacit_core::policy::{Action, Diagnostic, FindingsShown, Limits, Policy, UnixSocket};
+use tacit_sys::input_file::open_regular;
 use tacit_sys::socket;
 use tacit_tls::signer::KeyProvider;
 use tokio::sync::{Semaphore, mpsc};
@@ -275,7 +276,7 @@ fn read_policy(
         false => FindingsShown::All,
     };
     let refused = |findings| AgentError::Policy(options.policy.clone(), findings);
-    let text = live::read_policy(&options.policy, |_, _| Ok(())).map_err(refused)?;
+    let text = live::read_policy(&options.policy, open_regular, |_, _| Ok(())).map_err(refused)?;
     let base = directory_of(&options.policy);
     let checked = check_text(&text, &base, keys, shown, |_| Ok(())).map_err(refused)?;
     let last_policy = LastPolicy::new(options.last_policy.as_ref().map(|_| text.into_text()));

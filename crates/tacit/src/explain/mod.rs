@@ -18,6 +18,7 @@ use tacit_core::policy::{
     Diagnostic, DiagnosticSeverity, Explanation, FindingsShown, Policy, explain, explain_link,
     parse_files,
 };
+use tacit_sys::input_file::open_input;
 
 use crate::clock;
 use crate::control::client::{self, ClientError};
@@ -212,7 +213,7 @@ pub(crate) fn read(path: &Path) -> Result<Policy, String> {
         let lines: Vec<_> = errors.iter().map(|error| error.render(&file)).collect();
         lines.join("\n")
     };
-    let text = read_policy(path, |_, _| Ok(())).map_err(render)?;
+    let text = read_policy(path, open_input, |_, _| Ok(())).map_err(render)?;
     let mut parsed = parse_files(&text, FindingsShown::All);
     text.quote(&mut parsed.diagnostics);
     let Some(mut policy) = parsed.policy else {

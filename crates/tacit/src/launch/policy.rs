@@ -11,6 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use tacit_sys::input_file::open_regular;
 
 /// The value of `--ca` that selects the CA certificates of the distribution.
 const SYSTEM: &str = "system";
@@ -139,7 +140,7 @@ pub(super) fn write(text: &str, directory: &Path) -> io::Result<PathBuf> {
 /// The absolute path of a readable file, as a TOML string.
 fn quoted(option: &'static str, path: &Path) -> Result<String, OptionsError> {
     let unreadable = |error| OptionsError::Unreadable(option, path.to_owned(), error);
-    std::fs::File::open(path).map_err(unreadable)?;
+    open_regular(path).map_err(unreadable)?;
     let absolute = std::path::absolute(path).map_err(unreadable)?;
     match absolute.to_str() {
         Some(text) if !text.chars().any(char::is_control) => {

@@ -10,6 +10,7 @@ use tacit_core::policy::{
     Diagnostic, DiagnosticSeverity, FindingsShown, LinkConnect, LinkRule, LinkTcp, Policy,
     PolicyText, Rule, parse_files,
 };
+use tacit_sys::input_file::open_input;
 use tacit_tls::signer::KeyProvider;
 
 use crate::address;
@@ -41,7 +42,7 @@ pub fn check_file(
     keys: &KeyProvider,
     shown: FindingsShown,
 ) -> Result<Checked, Vec<Diagnostic>> {
-    let text = read_policy(path, |_, _| Ok(()))?;
+    let text = read_policy(path, open_input, |_, _| Ok(()))?;
     check_text(&text, &directory_of(path), keys, shown, |_| Ok(()))
 }
 
@@ -104,7 +105,7 @@ pub fn check_parsed(
 /// # Errors
 /// All diagnostics, at least one of which is an error.
 pub fn check_rules(path: &Path) -> Result<Policy, Vec<Diagnostic>> {
-    check_rules_text(&read_policy(path, |_, _| Ok(()))?)
+    check_rules_text(&read_policy(path, open_input, |_, _| Ok(()))?)
 }
 
 /// Checks the text of a policy like [`check_rules`].

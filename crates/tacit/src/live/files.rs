@@ -15,6 +15,7 @@ use tacit_core::message_id::MessageId;
 use tacit_core::policy::{
     Diagnostic, INCLUDED_FILES_MAX, IncludePattern, POLICY_BYTES_MAX, PolicyText, SourcePosition,
 };
+use tacit_sys::input_file::open_regular;
 
 /// The largest number of entries of a directory that a pattern searches.
 const ENTRIES_MAX: usize = 4096;
@@ -25,19 +26,20 @@ const START: SourcePosition = SourcePosition { file: 0, line: 1, column: 1 };
 pub const ENCODING_FIX: &str = "save the file with the encoding UTF-8";
 const UNREADABLE: MessageId = MessageId("unreadable-policy");
 
-/// Reads a policy. It is read only once, because it may be a pipe. `admit` may refuse a pattern,
-/// given with its path, before its directory is read.
+/// Reads a policy that `open` opens. It is read only once, because it may be a pipe. `admit` may
+/// refuse a pattern, given with its path, before its directory is read.
 ///
 /// # Errors
 /// The policy cannot be read, or an included file cannot be read or included.
 pub fn read_policy(
     path: &Path,
+    open: impl FnOnce(&Path) -> io::Result<File>,
     admit: impl Fn(&IncludePattern, &Path) -> Result<(), Diagnostic>,
 ) -> Result<PolicyText, Vec<Diagnostic>> {
-    let read = File::open(path).and_then(read_limited).map_err(|error| {
+    let read = open(path).and_then(read_limited).map_err(|error| {
         let error =
             Diagnostic::error(UNREADABLE, START, format!("cannot read the policy file: {error}"));
-        vec![error.with_fix("use a policy file that this user can read")]
+        vec![error.with_fix("use a regular file that this user can read")]
     })?;
     let text = read.map_err(|invalid| {
         let message = "the policy file contains bytes that are not UTF-8";
@@ -202,12 +204,8 @@ fn matches(pattern: &str, name: &str) -> bool {
     reached[name.len()]
 }
 
-/// Reads a regular file: another, such as a FIFO, could block.
 fn read_file(path: &Path) -> io::Result<String> {
-    if !path.metadata()?.is_file() {
-        return Err(io::Error::other("not a regular file"));
-    }
-    read_limited(File::open(path)?)?.map_err(|SourcePosition { line, column, .. }| {
+    read_limited(open_regular(path)?)?.map_err(|SourcePosition { line, column, .. }| {
         let message = format!("the byte at {line}:{column} is not UTF-8: {ENCODING_FIX}");
         io::Error::new(io::ErrorKind::InvalidData, message)
     })

@@ -323,6 +323,29 @@ fn check_reads_a_policy_from_standard_input() {
 }
 
 #[test]
+fn check_reads_a_pipe_of_the_shell_but_no_fifo() {
+    let lab = Lab::new();
+    let rule = "[[rule]]\nname = \"r\"\nlisten = \"unix:@x\"\ndeny = true\n";
+    let policy = crate::harness::policy(rule);
+    lab.write("good.toml", &policy);
+    let output = lab.run_with_input(TACIT, &["check", "/dev/stdin"], policy.as_bytes());
+    assert!(text_of(&output).contains("policy OK, 1 rule"), "{}", text_of(&output));
+    let output = lab.run("bash", &["-c", &format!("{TACIT} check <(sleep 0.2; cat good.toml)")]);
+    assert!(text_of(&output).contains("policy OK, 1 rule"), "{}", text_of(&output));
+    assert!(lab.run("mkfifo", &["fifo"]).status.success());
+    let output = lab.run(TACIT, &["check", "fifo"]);
+    let said = text_of(&output);
+    assert_eq!(output.status.code(), Some(78), "{said}");
+    let reason = "cannot read the policy file: it is a FIFO, not a regular file";
+    assert!(said.contains(reason), "{said}");
+    // An agent reads its policy more than once.
+    let script =
+        format!("{TACIT} agent --policy <(cat good.toml) --control a.sock --no-supervisor");
+    let said = text_of(&lab.run("bash", &["-c", &script]));
+    assert!(said.contains(reason), "{said}");
+}
+
+#[test]
 fn a_certificate_with_the_uri_of_a_workload_is_issued_and_mapped() {
     let lab = Lab::new();
     let uri = "spiffe://corp.example/ns/web";

@@ -296,6 +296,35 @@ pub fn signal_process(pid: u32, signal: &str) {
     let _ = Command::new("kill").arg(format!("-{signal}")).arg(pid.to_string()).output();
 }
 
+/// Keeps other processes from opening a file, as a file system that responds slowly does. It ends
+/// with this value, and the kernel ends it when another process has waited for
+/// `/proc/sys/fs/lease-break-time`, 45 seconds.
+pub struct FileLease {
+    holder: Child,
+}
+
+impl FileLease {
+    pub fn new(path: &Path) -> Self {
+        let mut holder = Command::new("python3")
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peers/lease.py"))
+            .arg(path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = [0; 5];
+        holder.stdout.take().unwrap().read_exact(&mut ready).unwrap();
+        Self { holder }
+    }
+}
+
+impl Drop for FileLease {
+    fn drop(&mut self) {
+        drop(self.holder.stdin.take());
+        let _ = self.holder.wait();
+    }
+}
+
 /// Ends a tool that hangs.
 struct Watchdog {
     stop: std::sync::mpsc::SyncSender<()>,

@@ -17,6 +17,7 @@ pub fn as_each_user(script: &str) -> Vec<Output> {
     lab.write("ring.py", include_str!("../peers/ring.py"));
     lab.write("rights.py", include_str!("../peers/rights.py"));
     lab.write("terminal.py", include_str!("../peers/terminal.py"));
+    lab.write("lease.py", include_str!("../peers/lease.py"));
     let public = Public::of(&lab);
     let users = [Some(""), is_root.then_some(ORDINARY)];
     let outputs = users.into_iter().flatten().map(|user| {
@@ -53,7 +54,8 @@ pub fn expect(script: &str, wanted: &str) {
 #[test]
 fn a_signal_ends_a_launcher_that_waits_for_its_agent() {
     expect(
-        "mkfifo $scratch/policy
+        "echo version = 1 >$scratch/policy
+         coproc python3 lease.py $scratch/policy; read -u ${COPROC[0]}
          for signal in HUP TERM; do
              ./tacit run --policy $scratch/policy -- true & launcher=$!
              until pgrep -P $launcher >/dev/null; do sleep 0.02; done
@@ -63,6 +65,16 @@ fn a_signal_ends_a_launcher_that_waits_for_its_agent() {
              echo $?
          done",
         "129\n143",
+    );
+}
+
+#[test]
+fn a_run_whose_policy_is_a_fifo_fails() {
+    expect(
+        "mkfifo $scratch/policy
+         ./tacit run --policy $scratch/policy -- true 2>$scratch/said; echo $?
+         grep -q 'it is a FIFO, not a regular file' $scratch/said && echo refused",
+        "125\nrefused",
     );
 }
 

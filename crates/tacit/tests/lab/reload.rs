@@ -8,7 +8,9 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::certificates::{self, Ca, LeafKind};
-use crate::harness::{Agent, Lab, TACIT, connect, echo, free_port, serve, text_of, wait_for};
+use crate::harness::{
+    Agent, FileLease, Lab, TACIT, connect, echo, free_port, serve, text_of, wait_for,
+};
 use crate::peers::{TlsClient, is_reset, ping, write_pair};
 
 fn permit(name: &str, port: u16, to: SocketAddr) -> String {
@@ -119,9 +121,9 @@ fn an_agent_answers_while_a_policy_is_read() {
     let one = permit("a", port, app);
     let two = one.clone() + &permit("b", added, app);
     let agent = lab.agent(&one);
-    // A file that is read for as long as the test wants.
-    std::fs::remove_file(&agent.policy).unwrap();
-    assert!(Command::new("mkfifo").arg(&agent.policy).status().unwrap().success());
+    agent.write_policy(&two);
+    // Opening the file takes as long as the test wants.
+    let lease = FileLease::new(&agent.policy);
     let reload = || {
         let mut command = Command::new(TACIT);
         command.args(["reload", "--control"]).arg(&agent.control);
@@ -138,17 +140,16 @@ fn an_agent_answers_while_a_policy_is_read() {
     assert!(served());
     assert_eq!(agent.show("rules")["generation"], 1);
     let second = reload();
-    agent.write_policy(&two);
+    drop(lease);
     let output = first.wait_with_output().unwrap();
     assert!(text_of(&output).contains("generation 2"), "{}", text_of(&output));
     assert!(ping(&mut connect(("127.0.0.1", added))));
     // What was asked for meanwhile reads the file again.
-    assert!(served());
-    agent.write_policy(&one);
     let output = second.wait_with_output().unwrap();
     assert!(text_of(&output).contains("generation 3"), "{}", text_of(&output));
-    assert!(TcpStream::connect(("127.0.0.1", added)).is_err());
 
+    agent.write_policy(&one);
+    let lease = FileLease::new(&agent.policy);
     let mut held = connect(("127.0.0.1", port));
     assert!(ping(&mut held));
     // The thread of the last reload may still be ending.
@@ -156,7 +157,7 @@ fn an_agent_answers_while_a_policy_is_read() {
     let late = reload();
     wait_for("the reload", is_read);
     agent.ok(&["drain"]);
-    agent.write_policy(&two);
+    drop(lease);
     let output = late.wait_with_output().unwrap();
     let said = text_of(&output);
     assert!(said.contains("the policy was not installed: the agent is ending"), "{said}");
@@ -170,8 +171,7 @@ fn an_agent_answers_while_a_policy_is_read() {
 fn an_ending_agent_answers_the_reload_in_progress() {
     let lab = Lab::new();
     let agent = lab.agent(&permit("a", free_port(), echo()));
-    std::fs::remove_file(&agent.policy).unwrap();
-    assert!(Command::new("mkfifo").arg(&agent.policy).status().unwrap().success());
+    let _lease = FileLease::new(&agent.policy);
     let mut command = Command::new(TACIT);
     command.args(["reload", "--control"]).arg(&agent.control);
     let reload = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -185,12 +185,37 @@ fn an_ending_agent_answers_the_reload_in_progress() {
 fn a_signal_ends_an_agent_that_is_reading_a_policy() {
     let lab = Lab::new();
     let agent = lab.agent(&permit("a", free_port(), echo()));
-    std::fs::remove_file(&agent.policy).unwrap();
-    assert!(Command::new("mkfifo").arg(&agent.policy).status().unwrap().success());
+    let _lease = FileLease::new(&agent.policy);
     agent.signal("HUP");
     wait_for("the reload", || thread_names(&agent).iter().any(|name| name == "reload"));
     agent.signal("TERM");
     wait_for("the end", || agent.is_dead());
+}
+
+#[test]
+fn a_reload_reads_no_fifo() {
+    let lab = Lab::new();
+    let rule = permit("a", free_port(), echo());
+    let agent = lab.agent(&rule);
+    let text = std::fs::read_to_string(&agent.policy).unwrap();
+    let make_fifo = |path: &std::path::Path| {
+        assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    };
+    make_fifo(&lab.path("included.toml"));
+    let including = text.replacen('\n', "\ninclude = \"included.toml\"\n", 1);
+    std::fs::write(&agent.policy, including).unwrap();
+    let said = refused(&agent);
+    assert!(said.contains("included.toml: it is a FIFO, not a regular file"), "{said}");
+    std::fs::remove_file(&agent.policy).unwrap();
+    make_fifo(&agent.policy);
+    let said = refused(&agent);
+    assert!(
+        said.contains("cannot read the policy file: it is a FIFO, not a regular file"),
+        "{said}"
+    );
+    std::fs::remove_file(&agent.policy).unwrap();
+    agent.write_policy(&rule);
+    assert!(agent.ok(&["reload"]).contains("generation 2"));
 }
 
 /// The names of the threads of all agents there are.

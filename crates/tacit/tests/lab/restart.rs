@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::harness::{
-    Agent, Lab, PATIENCE, TACIT, connect, echo, free_port, policy, signal_process, text_of,
-    wait_for,
+    Agent, FileLease, Lab, PATIENCE, TACIT, connect, echo, free_port, policy, signal_process,
+    text_of, wait_for,
 };
 use crate::peers::{dial, exchange, ping};
 
@@ -170,8 +170,9 @@ fn a_restart_whose_successor_is_killed_fails() {
     let port = free_port();
     let agent = lab.agent(&permit("tcp", &format!("127.0.0.1:{port}"), echo()));
     let before = agent.serving_pids();
-    let blocked = BlockedPolicy::new(&agent);
-    let mut restart = blocked.restart(&agent);
+    // The successor cannot read its policy.
+    let held = FileLease::new(&agent.policy);
+    let mut restart = begin_restart(&agent);
     let refused = text_of(&agent.verb(&["reload"]));
     assert!(refused.contains("a new agent is starting"), "{refused}");
     let starting = || agent.serving_pids().into_iter().find(|pid| !before.contains(pid));
@@ -179,42 +180,20 @@ fn a_restart_whose_successor_is_killed_fails() {
     signal_process(starting().unwrap(), "KILL");
     assert_eq!(restart.wait().unwrap().code(), Some(1));
     agent.wait_for_log("ended before it served");
-    drop(blocked);
+    drop(held);
     agent.ok(&["reload"]);
     agent.ok(&["restart"]);
     assert!(ping(&mut connect(("127.0.0.1", port))));
 }
 
-/// Keeps a successor from reading its policy: the policy file is a FIFO.
-struct BlockedPolicy<'a> {
-    agent: &'a Agent,
-    text: String,
-}
-
-impl<'a> BlockedPolicy<'a> {
-    fn new(agent: &'a Agent) -> Self {
-        let text = std::fs::read_to_string(&agent.policy).unwrap();
-        std::fs::remove_file(&agent.policy).unwrap();
-        assert!(Command::new("mkfifo").arg(&agent.policy).status().unwrap().success());
-        Self { agent, text }
-    }
-
-    /// Requests a restart, and waits until the successor is being started.
-    fn restart(&self, agent: &Agent) -> Child {
-        let before = agent.serving_pids();
-        let mut command = Command::new(TACIT);
-        command.args(["restart", "--control"]).arg(&agent.control);
-        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        wait_for("the successor's start", || agent.serving_pids() != before);
-        child
-    }
-}
-
-impl Drop for BlockedPolicy<'_> {
-    fn drop(&mut self) {
-        std::fs::remove_file(&self.agent.policy).unwrap();
-        std::fs::write(&self.agent.policy, &self.text).unwrap();
-    }
+/// Requests a restart, and waits until the successor is being started.
+fn begin_restart(agent: &Agent) -> Child {
+    let before = agent.serving_pids();
+    let mut command = Command::new(TACIT);
+    command.args(["restart", "--control"]).arg(&agent.control);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait_for("the successor's start", || agent.serving_pids() != before);
+    child
 }
 
 #[test]
