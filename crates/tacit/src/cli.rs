@@ -29,6 +29,7 @@ use crate::live::{check_file, check_rules};
 use crate::log::{Format, LogDestination, LogLevel};
 use crate::policy_file::{self, NO_POLICY};
 use crate::run::link::choice::{LinkChoice, LinkLevel};
+use crate::runtime::explain_error;
 use crate::{
     activate, ca, check, completions, doctor, explain, import, launch, link, policy_test, project,
     show, signer, top, trace, workload,
@@ -524,7 +525,7 @@ fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
     match supervisor::run(arguments) {
         Ok(code) => code,
         Err(error) => {
-            let reason = format_args!("cannot start the agent: {error}");
+            let reason = format!("cannot start the agent: {}", explain_error(&error));
             fail(MessageId("agent-not-started"), reason, EXIT_FAILURE)
         }
     }

@@ -56,6 +56,7 @@ pub mod policy_file;
 pub mod policy_test;
 pub mod project;
 pub mod random;
+mod runtime;
 pub mod show;
 mod temporary_file;
 pub mod top;

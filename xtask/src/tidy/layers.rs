@@ -51,6 +51,7 @@ const LAYERS: [Layers; 3] = [
         folder: "crates/tacit/src/",
         modules: &[
             "exit",
+            "runtime",
             "policy_file",
             "clock",
             "random",

@@ -88,7 +88,7 @@ fn serve_agent() -> io::Result<()> {
     let channel = rustix::io::fcntl_dupfd_cloexec(io::stdin(), LISTEN_FD)?;
     // Programs must not inherit the channel.
     rustix::stdio::dup2_stdin(open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    let runtime = crate::runtime::builder()?
         .enable_all()
         .build_local(tokio::runtime::LocalOptions::default())?;
     runtime.block_on(serve(channel))

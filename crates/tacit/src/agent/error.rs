@@ -15,6 +15,7 @@ use crate::run::link::client::LinkError;
 use super::opened::ListenError;
 use crate::exit::with_fix;
 use crate::host::HostError;
+use crate::runtime::explain_error;
 
 /// An error that keeps an agent from starting.
 #[derive(Debug)]
@@ -77,7 +78,8 @@ impl fmt::Display for AgentError {
             Self::Process(error) => write!(
                 f,
                 "cannot start the agent: a system call that sets up the process (limits, signals, \
-                 threads) failed: {error}"
+                 threads) failed: {}",
+                explain_error(error)
             ),
             Self::Log(error) => f.write_str(&with_fix(&error.to_string(), OTHER_LOG)),
             Self::Policy(file, findings) => {

@@ -68,6 +68,7 @@ use crate::ledger::{ThreadKind, meter};
 use crate::log::{Event, Format, Log, LogDestination, LogLevel, Settings};
 use crate::run::link::choice::LinkChoice;
 use crate::run::tunnels::OpenedTun;
+use crate::runtime;
 use crate::session::ConnectionTable;
 use crate::stream::lane::Shared;
 use crate::worker::GROWTH_INTERVAL;
@@ -188,7 +189,8 @@ pub fn run(
         audit: options.audit.clone(),
     })
     .map_err(AgentError::Log)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    let runtime = runtime::builder()
+        .map_err(AgentError::Process)?
         .enable_all()
         .on_thread_park(meter::waits)
         .on_thread_unpark(meter::wakes)

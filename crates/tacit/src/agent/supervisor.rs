@@ -50,6 +50,7 @@ use crate::exit::{EXIT_FAILURE, EXIT_OK, complain_of};
 use crate::log::{Format, LogDestination, LogLevel};
 use crate::run::link::choice::LinkChoice;
 use crate::run::protocol::{self, ToLauncher};
+use crate::runtime;
 
 /// The maximum number of queued messages from agents.
 const MESSAGES_MAX: usize = 16;
@@ -168,7 +169,7 @@ pub fn run_private(private: Private, launcher: UnixStream) -> io::Result<u8> {
 }
 
 fn on_runtime<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    tokio::runtime::Builder::new_current_thread()
+    runtime::builder()?
         .enable_all()
         .build_local(tokio::runtime::LocalOptions::default())?
         .block_on(work)

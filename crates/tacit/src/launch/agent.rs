@@ -20,6 +20,7 @@ use crate::agent::supervisor::{self, Private};
 use crate::control::private_agents::{self, DIRECTORY_PREFIX, SOCKET_NAME};
 use crate::exit::{EXIT_FAILURE, complain_of, warn};
 use crate::run::protocol::{self, Enrolment, FromLauncher, RunTerms, ToLauncher};
+use crate::runtime::explain_error;
 
 /// How many directory names a launcher tries.
 const DIRECTORIES_TRIED_MAX: u32 = 100;
@@ -102,7 +103,7 @@ impl Agent {
                 Err(error) => {
                     complain_of(
                         MessageId("agent-not-started"),
-                        format_args!("cannot start the agent: {error}"),
+                        format_args!("cannot start the agent: {}", explain_error(&error)),
                     );
                     EXIT_FAILURE
                 }

@@ -10,6 +10,7 @@ use tacit_sys::spawn::SpawnError;
 
 use super::{OptionsError, inherited, user};
 use crate::exit::with_fix;
+use crate::runtime::explain_error;
 
 /// tacit itself failed.
 const EXIT_TACIT_FAILED: u8 = 125;
@@ -60,7 +61,7 @@ impl RunError {
 impl fmt::Display for RunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::SystemCall(what, error) => write!(f, "cannot {what}: {error}"),
+            Self::SystemCall(what, error) => write!(f, "cannot {what}: {}", explain_error(error)),
             Self::User(error) => write!(f, "{error}"),
             Self::Inherit(error) => write!(f, "{error}"),
             Self::Network(error) => write!(f, "{error}"),

@@ -318,7 +318,7 @@ fn take(args: &TakeArgs) -> ExitCode {
 
 /// Runs a future to its end.
 fn on_this_thread<T>(work: impl Future<Output = T>) -> std::io::Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = crate::runtime::builder()?.enable_all().build()?;
     Ok(runtime.block_on(work))
 }
 

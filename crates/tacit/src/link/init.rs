@@ -311,7 +311,7 @@ fn bring_up_loopback() -> Result<(), String> {
 
 /// Asks the link server whether the other side of the link answers.
 fn hello(path: &Path) -> io::Result<LinkAnswer> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = crate::runtime::builder()?.enable_all().build()?;
     let request = LinkRequest::Hello(LinkHello { version: VERSION, run: OWN_NAME.to_owned() });
     let requested = runtime
         .block_on(async { tokio::time::timeout(ANSWER_WAIT_MAX, ask(path, &request)).await });

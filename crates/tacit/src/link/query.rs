@@ -49,7 +49,7 @@ pub(super) fn status(path: &Path) -> io::Result<LinkStatus> {
 /// # Errors
 /// No server answers, or it refuses the request.
 pub(super) fn request(path: &Path, request: &LinkRequest) -> io::Result<LinkAnswer> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = crate::runtime::builder()?.enable_all().build()?;
     let requested =
         runtime.block_on(async { tokio::time::timeout(ANSWER_WAIT_MAX, ask(path, request)).await });
     match requested.map_err(|_| io::ErrorKind::TimedOut)??.1.message {

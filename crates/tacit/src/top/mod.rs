@@ -218,7 +218,7 @@ fn pressed(key: KeyEvent, view: &mut View) -> Next {
 
 /// Handles signals that terminate the process, so that the terminal is restored first.
 fn watch_signals(ended: &Arc<AtomicBool>) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = crate::runtime::builder()?.enable_all().build()?;
     let inside = runtime.enter();
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -220,7 +220,7 @@ fn trace(args: &TraceArgs) -> Result<TraceReport, TraceError> {
 /// A signal ends the trace, but not the command, which still prints the report.
 fn end_on_signals(stream: &UnixStream) -> io::Result<()> {
     let stream = stream.try_clone()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = crate::runtime::builder()?.enable_all().build()?;
     let inside = runtime.enter();
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

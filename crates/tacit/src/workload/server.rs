@@ -119,8 +119,7 @@ fn spawn_in(
     let start = |number| {
         let socket = listening.socket.try_clone()?;
         let limits = Arc::clone(limits);
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        let runtime = crate::runtime::builder()?.enable_io().enable_time().build()?;
         thread::Builder::new().name(format!("server-{number}")).spawn(move || {
             let local = tokio::task::LocalSet::new();
             local.block_on(&runtime, accept(socket, family, limits));

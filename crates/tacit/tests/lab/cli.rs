@@ -62,6 +62,32 @@ fn a_full_disk_is_a_failure_only_if_the_output_is_lost() {
 }
 
 #[test]
+fn a_lack_of_open_files_is_an_error_with_a_reason() {
+    let lab = Lab::new();
+    let rule = "[[rule]]\nname = \"r\"\nlisten = \"unix:@few\"\ndeny = true\n";
+    lab.write("good.toml", crate::harness::policy(rule));
+    let agent = "agent --policy good.toml --control few.sock";
+    for limit in 6..=11 {
+        for (command, code) in [
+            (agent, 1),
+            ("agent --policy good.toml --control few.sock --no-supervisor", 1),
+            ("run --policy good.toml -- true", 125),
+        ] {
+            let script = format!("ulimit -n {limit}; exec {TACIT} {command}");
+            let output = lab.run("sh", &["-c", &script]);
+            let said = text_of(&output);
+            assert!(!said.contains("panicked"), "{limit}: {command}: {said}");
+            assert_eq!(output.status.code(), Some(code), "{limit}: {command}: {said}");
+            // With ten, the supervisor can create its runtime.
+            if command == agent && limit < 10 {
+                assert!(said.contains("Too many open files"), "{limit}: {said}");
+                assert!(said.contains("fix: raise the limit of open files"), "{limit}: {said}");
+            }
+        }
+    }
+}
+
+#[test]
 fn the_variable_tacit_policy_is_used_without_policy_option() {
     let lab = Lab::new();
     let rule = "[[rule]]\nname = \"r\"\ndirection = \"outbound\"\npermit = true\n";

@@ -249,7 +249,8 @@ pub fn serve(options: ServeOptions) -> Result<(), ServeError> {
     let keys = signer.keys();
     let (credentials, tls) = tls::load(&policy, &options.policy, &keys)
         .map_err(|findings| ServeError::Policy(options.policy.clone(), findings))?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    let runtime = crate::runtime::builder()
+        .map_err(ServeError::Process)?
         .enable_all()
         .build_local(tokio::runtime::LocalOptions::default())
         .map_err(ServeError::Process)?;
