@@ -21,7 +21,7 @@ use crate::control::running::RunningAgent;
 use crate::control::{self, PeerState, Request, client};
 use crate::dns::hosts::Hosts;
 use crate::exit::{
-    EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain_of, fail, fail_policy, print,
+    EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain_of, fail, fail_policy, print, printed,
     versioned, warn,
 };
 use crate::host::{self, GuardFallback, HostError};
@@ -359,8 +359,7 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
             }
             // Requests for help and version arrive here as well, and are not errors.
             if !error.use_stderr() {
-                let _ = error.print();
-                return EXIT_OK.into();
+                return printed(error.print(), EXIT_OK);
             }
             if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
                 let _ = error.print();

@@ -3,7 +3,7 @@
 //! Exit status: 0 success, 1 failure, 64 wrong command line, 78 wrong policy. `tacit run` has
 //! further values ([`crate::launch`]).
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -44,9 +44,14 @@ pub fn pretty(value: &Value) -> String {
 /// Prints to standard output and returns `code`. Returns a failure if the text cannot be written,
 /// unless the reader has closed the pipe.
 pub fn print(text: impl AsRef<[u8]>, code: u8) -> ExitCode {
-    let mut out = std::io::stdout();
-    match out.write_all(text.as_ref()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => fail(
+    printed(io::stdout().write_all(text.as_ref()), code)
+}
+
+/// The exit status after text was written to standard output: `code`, or a failure as for
+/// [`print()`].
+pub fn printed(written: io::Result<()>, code: u8) -> ExitCode {
+    match written.and_then(|()| io::stdout().flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => fail(
             MessageId("output-failed"),
             format_args!("cannot write to standard output: {error}"),
             EXIT_FAILURE,
@@ -58,7 +63,7 @@ pub fn print(text: impl AsRef<[u8]>, code: u8) -> ExitCode {
 /// Writes a line to standard error. `eprintln` would panic on an error, such as a full disk.
 pub fn complain(line: impl std::fmt::Display) {
     // One write, because several processes of a run may write to the same file.
-    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 /// Prints why a command failed.

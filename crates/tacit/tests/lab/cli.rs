@@ -54,10 +54,26 @@ fn a_full_disk_is_a_failure_only_if_the_output_is_lost() {
         ("agent --policy bad.toml 2>/dev/full", 78),
         ("check good.toml >/dev/full", 1),
         ("completions bash >/dev/full", 1),
+        ("--help >/dev/full", 1),
+        ("run --help >/dev/full", 1),
+        ("--version >/dev/full", 1),
         ("completions bash | head -c 1 >/dev/null", 0),
     ] {
         let output = lab.run("sh", &["-c", &format!("{TACIT} {command}")]);
         assert_eq!(output.status.code(), Some(code), "{command}");
+        if command.ends_with(" >/dev/full") {
+            let said = text_of(&output);
+            assert!(
+                said.contains("error[output-failed]: cannot write to standard output"),
+                "{said}"
+            );
+        }
+    }
+    let pipes = ["--help", "--version", "show --help"];
+    for command in pipes {
+        let script = format!("{TACIT} {command} | true; echo ${{PIPESTATUS[0]}}");
+        let output = lab.run("bash", &["-c", &script]);
+        assert_eq!((&*output.stdout, &*output.stderr), (&b"0\n"[..], &b""[..]), "{command}");
     }
 }
 
