@@ -33,6 +33,9 @@ const WATCHED: [libc::c_int; 14] = [
 /// The signals with which a process or a terminal asks a process to end.
 const ENDING: [libc::c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
+/// The signals with which a terminal stops a process.
+const STOPPING: [libc::c_int; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+
 /// The signal for a child that has ended, stopped or continued.
 pub const CHILD: i32 = libc::SIGCHLD;
 
@@ -48,7 +51,7 @@ pub fn asks_to_end(number: i32) -> bool {
 /// Whether this signal of the terminal stops the process.
 #[must_use]
 pub fn asks_to_stop(number: i32) -> bool {
-    [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&number)
+    STOPPING.contains(&number)
 }
 
 /// A signal that was received.
@@ -78,9 +81,12 @@ pub enum ChildState {
 /// # Errors
 /// The error of `sigprocmask`.
 pub fn watch_signals() -> io::Result<()> {
-    let watched = watched_set();
+    change_mask(libc::SIG_BLOCK, &watched_set())
+}
+
+fn change_mask(how: libc::c_int, set: &libc::sigset_t) -> io::Result<()> {
     // SAFETY: the pointer is to an initialised set; the old one is not asked for.
-    let result = unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const watched, ptr::null_mut()) };
+    let result = unsafe { libc::sigprocmask(how, ptr::from_ref(set), ptr::null_mut()) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -139,6 +145,38 @@ pub fn end_requested() -> io::Result<Option<i32>> {
         }
     }
     Ok(None)
+}
+
+/// Lets the signals with which a terminal stops a process have their usual effect now: if one has
+/// arrived, this process stops until another process continues it. Call it after
+/// [`watch_signals`], while there is no child that the signals are for.
+///
+/// # Errors
+/// The error of `sigprocmask` or `sigtimedwait`.
+pub fn stop_if_requested() -> io::Result<()> {
+    let stopping = set_of(&STOPPING);
+    if !is_pending(&STOPPING)? {
+        return Ok(());
+    }
+    change_mask(libc::SIG_UNBLOCK, &stopping)?;
+    // This process was stopped and continued, unless it ignores the signal.
+    change_mask(libc::SIG_BLOCK, &stopping)?;
+    // Later, this signal would be forwarded to a child that was not stopped.
+    while next_of(&set_of(&[CONTINUE]), Duration::ZERO)?.is_some() {}
+    Ok(())
+}
+
+/// Whether one of these blocked signals has arrived.
+fn is_pending(numbers: &[libc::c_int]) -> io::Result<bool> {
+    let mut pending = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: the pointer is valid; the call writes the set on success.
+    if unsafe { libc::sigpending(pending.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has written the set.
+    let pending = unsafe { pending.assume_init() };
+    // SAFETY: the set is initialised and the numbers are signals.
+    Ok(numbers.iter().any(|number| unsafe { libc::sigismember(&raw const pending, *number) } == 1))
 }
 
 fn is_ignored(number: libc::c_int) -> bool {

@@ -138,14 +138,16 @@ impl Agent {
         let _ = protocol::write(&self.line, &FromLauncher::Enrol(enrolment), &sockets);
         drop(given);
         loop {
-            // The agent may wait for a file system or a link, so the user must be able to end the
-            // launcher.
+            // The agent may wait for a file system or a link, so the user must be able to end and
+            // to stop the launcher.
             while !socket::is_readable_within(self.line.as_fd(), SIGNALS_INTERVAL).map_err(own)? {
                 if let Some(number) = job::end_requested().map_err(own)? {
                     self.kill_private();
                     return Err(RunError::Signal(number));
                 }
+                job::stop_if_requested().map_err(own)?;
             }
+            job::stop_if_requested().map_err(own)?;
             let answer = protocol::read::<ToLauncher>(&self.line).map_err(own)?;
             match answer.map(|frame| frame.message) {
                 Some(ToLauncher::Waiting(what)) => warn(MessageId("run-waits"), what),

@@ -116,7 +116,8 @@ fn a_run_is_one_job_of_its_terminal() {
         "python3 terminal.py $scratch",
         "interrupted\nstopped and continued\nwent on in the background\nread the terminal\n\
          gave the terminal to a shell and back\n\
-         served a daemon while the job was stopped",
+         served a daemon while the job was stopped\n\
+         stopped and continued before the program started",
     );
 }
 

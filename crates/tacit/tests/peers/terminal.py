@@ -4,10 +4,13 @@ terminal.py SCRATCH: prints one line for each thing that was seen to work; anyth
 status 1 and what the terminal showed.
 """
 
+import fcntl
 import os
 import pty
 import re
 import select
+import shutil
+import signal
 import socket
 import sys
 import threading
@@ -169,5 +172,26 @@ see("sends SIGTERM")
 see("prompt> ")
 status(130)
 print("served a daemon while the job was stopped")
+# The agent waits until it can open the policy, because this process has a lease on the file.
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+shutil.copy(f"{scratch}/here.toml", f"{scratch}/slow.toml")
+with open(f"{scratch}/slow.toml") as policy:
+    fcntl.fcntl(policy, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    send(f"./tacit run --policy {scratch}/slow.toml -- sh -c 'echo rea''dy'\n")
+    end = time.monotonic() + PATIENCE
+    while fcntl.fcntl(policy, fcntl.F_GETLEASE) == fcntl.F_WRLCK:
+        if time.monotonic() > end:
+            sys.exit("no agent opens the policy")
+        time.sleep(0.02)
+    # The launcher now waits for its agent.
+    time.sleep(0.5)
+    send("\x1a")
+    see("Stopped")
+    see("prompt> ")
+send("fg\n")
+see("ready")
+see("prompt> ")
+status(0)
+print("stopped and continued before the program started")
 send("exit\n")
 os.waitpid(shell, 0)
