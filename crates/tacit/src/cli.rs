@@ -457,23 +457,8 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
             Err(error) => fail(error.id(), error, EXIT_FAILURE),
         },
         Verb::Names(args) => completions::names(&args),
-        Verb::Completions { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut visible_commands(), "tacit", &mut script);
-            print(completions::with_names(shell, &String::from_utf8_lossy(&script)), EXIT_OK)
-        }
+        Verb::Completions { shell } => print(completions::script(shell, &Cli::command()), EXIT_OK),
     }
-}
-
-/// The command line without hidden commands, because clap would offer hidden commands as
-/// completions.
-fn visible_commands() -> clap::Command {
-    let all = Cli::command();
-    let visible = all.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
-    clap::Command::new("tacit")
-        .version(env!("CARGO_PKG_VERSION"))
-        .propagate_version(true)
-        .subcommands(visible)
 }
 
 /// Which process is the parent of the agent.
@@ -712,6 +697,7 @@ fn mode(text: &str) -> Result<u32, String> {
 mod tests {
     use super::*;
     use clap::Command;
+    use clap_complete::Shell;
 
     const MANUAL: &str = include_str!("../../../docs/tacit.1");
 
@@ -758,5 +744,40 @@ mod tests {
         let mut missing = Vec::new();
         check(&Cli::command(), &[], &mut missing);
         assert_eq!(missing, [""; 0]);
+    }
+
+    /// Adds the long options of a command and the commands below it to one of two lists.
+    fn options(command: &Command, is_hidden: bool, found: &mut Vec<String>) {
+        let arguments = command.get_arguments().filter(|one| one.is_hide_set() == is_hidden);
+        found.extend(arguments.filter_map(|one| one.get_long()).map(str::to_owned));
+        let below = command.get_subcommands().filter(|below| !below.is_hide_set());
+        below.for_each(|below| options(below, is_hidden, found));
+    }
+
+    #[test]
+    fn completions_have_every_option_except_hidden_ones() {
+        let command = Cli::command();
+        let [mut visible, mut hidden] = [Vec::new(), Vec::new()];
+        options(&command, false, &mut visible);
+        options(&command, true, &mut hidden);
+        // Another command may show an option with the same name.
+        hidden.retain(|long| !visible.contains(long));
+        assert!(hidden.contains(&"take-over".to_owned()), "{hidden:?}");
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish, Shell::Elvish, Shell::PowerShell] {
+            let script = completions::script(shell, &command);
+            let has = |long: &str| {
+                let name = match shell {
+                    Shell::Fish => format!("-l {long}"),
+                    _ => format!("--{long}"),
+                };
+                let ends =
+                    |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '-');
+                script.split(&name).skip(1).any(ends)
+            };
+            let offered: Vec<_> = hidden.iter().filter(|long| has(long)).collect();
+            assert!(offered.is_empty(), "{shell}: {offered:?}");
+            let missing: Vec<_> = visible.iter().filter(|long| !has(long)).collect();
+            assert!(missing.is_empty(), "{shell}: {missing:?}");
+        }
     }
 }

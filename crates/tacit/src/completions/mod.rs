@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Command, ValueEnum};
 use clap_complete::Shell;
 use serde_json::Value;
 
@@ -68,9 +68,30 @@ fn known(named: NameKind, control: &Path) -> impl Iterator<Item = String> {
     rows.into_iter().filter_map(name).take(NAMES_MAX)
 }
 
-/// Adds the functions that query an agent to the script that clap generated.
+/// The completion script of a command line. It offers no hidden commands and options.
 #[must_use]
-pub fn with_names(shell: Shell, script: &str) -> String {
+pub fn script(shell: Shell, command: &Command) -> String {
+    let mut script = Vec::new();
+    let mut visible = visible(command).version(env!("CARGO_PKG_VERSION")).propagate_version(true);
+    clap_complete::generate(shell, &mut visible, command.get_name(), &mut script);
+    with_names(shell, &String::from_utf8_lossy(&script))
+}
+
+/// A command without its hidden commands and options, because clap would offer them.
+fn visible(command: &Command) -> Command {
+    let arguments = command.get_arguments().filter(|one| !one.is_hide_set()).cloned();
+    let below = command.get_subcommands().filter(|below| !below.is_hide_set()).map(visible);
+    // clap requires names that are never freed. This process ends when it has printed the script.
+    let name: &'static str = command.get_name().to_owned().leak();
+    let visible = Command::new(name).args(arguments).subcommands(below);
+    match command.get_about() {
+        Some(about) => visible.about(about.clone()),
+        None => visible,
+    }
+}
+
+/// Adds the functions that query an agent to the script that clap generated.
+fn with_names(shell: Shell, script: &str) -> String {
     match shell {
         Shell::Bash => format!("{script}\n{BASH}"),
         // zsh finds the function by its name, so the function that clap generates is renamed.
