@@ -11,8 +11,8 @@
 //!
 //! A socket that is bound to an interface takes only routes over this interface. So each interface
 //! has a local route for all addresses too (`of_interface`). Packets on a local route arrive on
-//! `lo`, whatever its interface is. The kernel takes an answer as received on the interface that has
-//! the address of the program, so the socket gets the answer.
+//! `lo`, whatever its interface is. The kernel takes an answer as received on the interface that
+//! has the address of the program, so the socket gets the answer.
 //!
 //! If the namespace has no IPv6, `connect` to an IPv6 address fails at once with `ENETUNREACH`. If
 //! the namespace has no IPv4, `connect` to an IPv4 address fails at once with `ENETUNREACH` too.
@@ -215,8 +215,8 @@ fn route_to(
     message
 }
 
-/// Builds the route of one IP version for sockets that are bound to an interface, with an address of
-/// the interface. It replaces an earlier one. Sockets that are not bound take the route over `lo`,
+/// Builds the route of one IP version for sockets that are bound to an interface, with an address
+/// of the interface. It replaces an earlier one. Sockets that are not bound take the route over `lo`,
 /// which has a lower metric.
 pub(super) fn of_interface(index: u32, source: IpAddr) -> NetlinkRequest {
     let step = "routing packets of sockets that are bound to an interface to lo";

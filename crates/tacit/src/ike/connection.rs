@@ -328,7 +328,8 @@ impl PeerConnection {
     /// Nothing has answered the attempt yet. Returns what to do.
     pub(super) fn note_unanswered(&mut self) -> String {
         let seconds = UNANSWERED.as_secs();
-        let (port, ike) = (self.remote.port(), &self.pair.ike);
+        let port = self.remote.port();
+        let ike = &self.pair.ike;
         let message = format!(
             "the peer has not answered for {seconds} seconds; tacit tries again: check that the \
              peer runs and listens on UDP port {port}, that no firewall drops UDP port {port} in \
