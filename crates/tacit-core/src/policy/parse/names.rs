@@ -156,6 +156,11 @@ impl<'a> Names<'a> {
         if is_manual { self.sa(value) } else { self.ike(value) }
     }
 
+    /// Returns the peer of tunnels with this name, if it has no error.
+    pub(super) fn ike_named(&self, name: &str) -> Option<&IkePeer> {
+        self.ikes.get(name)?.as_ref()
+    }
+
     /// Returns the manual SAs with this name, if they have no error.
     pub(super) fn sa_named(&self, name: &str) -> Option<&ManualSa> {
         self.sas.get(name)?.as_ref()

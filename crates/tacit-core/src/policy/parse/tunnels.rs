@@ -2,6 +2,7 @@
 //! rule may conflict with another rule with `ipsec`, or with an earlier rule of another kind.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -9,13 +10,15 @@ use super::names::Names;
 use super::review::{Read, covers};
 use crate::message_id::MessageId;
 use crate::policy::capture;
-use crate::policy::rule::{Rule, TunnelKeying};
+use crate::policy::ike::InnerAddressSource;
+use crate::policy::rule::{Ipsec, Rule, TunnelKeying};
 use crate::policy::sa::{ManualMode, ManualSa};
 use crate::policy::selector::{AddressSelector, Selectors, Span};
 use crate::policy::text::Diagnostics;
 use crate::policy::tunnel::{Claims, TunnelLimit, TunnelRoutes, condition_beyond_routes};
 
 /// Reports two tunnels that claim one flow, earlier rules that routes cannot evaluate, and limits.
+/// Warns about rules that match no packet, because of the address of runs in the tunnel.
 pub(super) fn check(report: &Diagnostics<'_>, names: &Names<'_>, rules: &[Read<'_, '_>]) {
     let mut compared = 0;
     for (place, read) in rules.iter().enumerate() {
@@ -25,6 +28,7 @@ pub(super) fn check(report: &Diagnostics<'_>, names: &Names<'_>, rules: &[Read<'
         {
             beyond_transport(read, sa);
         }
+        other_ip_version(read, names, ipsec);
         let of_rule = Reached::of(read.rule);
         for earlier in rules.iter().take(place) {
             compared += 1;
@@ -113,6 +117,53 @@ fn beyond_transport(read: &Read<'_, '_>, sa: &ManualSa) {
     );
     let at = read.value.at_key("remote");
     read.value.report.error(MessageId("beyond-transport"), &at, message, fix);
+}
+
+/// A packet has a source and a destination of one IP version. The source of packets that a run
+/// sends is an `inner` address.
+fn other_ip_version(read: &Read<'_, '_>, names: &Names<'_>, ipsec: &Ipsec) {
+    let Some((table, inner)) = inner_addresses(names, ipsec) else { return };
+    let remote = &read.rule.selectors.remote;
+    let reaches = |selector: &AddressSelector| {
+        let has_inner = |span: Span| {
+            let is_v4 = capture::address(span.first, span.family).is_ipv4();
+            inner.iter().any(|address| address.is_ipv4() == is_v4)
+        };
+        selector.spans().any(has_inner)
+    };
+    if remote.is_empty() || remote.iter().any(reaches) {
+        return;
+    }
+    let is_v4 = inner.iter().any(IpAddr::is_ipv4);
+    let [of_inner, of_remote] = if is_v4 { ["IPv4", "IPv6"] } else { ["IPv6", "IPv4"] };
+    let message = format!(
+        "rule `{}` never matches a packet: `remote` has only {of_remote} addresses, but `inner` of \
+         {table} has only an {of_inner} address",
+        read.rule.name
+    );
+    let fix = format!(
+        "add an {of_remote} address to `inner` of {table}, or write {of_inner} addresses in \
+         `remote`"
+    );
+    let report = read.value.report;
+    let at = report.position(read.value.at_key("remote").start);
+    report.warning(MessageId("other-ip-version"), at, message, fix);
+}
+
+/// Returns the table of the peer, and its `inner` addresses. `None`: the peer assigns addresses, or
+/// the mode is transport, in which `remote` is the peer.
+fn inner_addresses<'n>(names: &'n Names<'_>, ipsec: &Ipsec) -> Option<(String, &'n [IpAddr])> {
+    let name = &ipsec.peer;
+    match ipsec.keyed_by {
+        TunnelKeying::Ike => match &names.ike_named(name)?.inner {
+            InnerAddressSource::Policy(inner) => Some((format!("[ike.{name}]"), inner.as_slice())),
+            InnerAddressSource::Gateway => None,
+        },
+        TunnelKeying::Manual => {
+            let sa = names.sa_named(name).filter(|sa| sa.mode == ManualMode::Tunnel)?;
+            Some((format!("[sa.{name}]"), sa.inner.as_slice()))
+        }
+    }
 }
 
 /// Two rules lead one flow to two peers. It is no mistake if the earlier one is an exception: the

@@ -1,7 +1,7 @@
 //! Tests how the policy parser reads the settings of IPsec tunnels. The policies have tables
 //! `[ike.NAME]`, which define IPsec peers, and several rules with the key `ipsec`.
 
-use super::{errors, sound};
+use super::{errors, sound, warnings};
 use crate::flow::{Address, Direction, Flow, Protocol};
 use crate::policy::{IkeHost, IkeName, IkePeer, IkeSuite, InnerAddressSource, Target, explain};
 
@@ -79,6 +79,48 @@ fn an_exception_before_a_tunnel_is_allowed() {
     let runs = |text: &str, run: &str| text.replace("ipsec", &format!("run = \"{run}\"\nipsec"));
     let apart = format!("version = 1\n{ikes}{}{}", runs(&wide, "x"), runs(&narrow, "y"));
     assert_eq!(errors(&apart), [""; 0]);
+}
+
+#[test]
+fn a_rule_whose_addresses_have_another_ip_version_than_inner_is_warned_about() {
+    let text = |inner: &str, remote: &str| {
+        format!(
+            "version = 1\n[ike.b]\npeer = \"192.0.2.1\"\npsk-file = \"b.psk\"\nlocal-id = \
+             \"c.example\"\ninner = {inner}\n[[rule]]\nname = \"r\"\ndirection = \
+             \"outbound\"\n{remote}\nipsec = {{ ike = \"b\" }}\n"
+        )
+    };
+    let both = "remote = [\"10.2.0.0/16\", \"fd02::/64\"]";
+    let v4 = "remote = [\"10.2.0.0/16\", \"10.3.0.1-10.3.0.9\"]";
+    let v6 = "remote = \"fd02::/64\"";
+    for (inner, remote) in [
+        ("\"10.1.0.1\"", v4),
+        ("\"10.1.0.1\"", both),
+        ("\"10.1.0.1\"", ""),
+        ("\"fd01::1\"", v6),
+        ("\"fd01::1\"", both),
+        ("[\"10.1.0.1\", \"fd01::1\"]", v4),
+        ("\"gateway\"", v6),
+    ] {
+        assert_eq!(warnings(&text(inner, remote)), [""; 0], "{inner} {remote}");
+    }
+    let warning = |remote: &str, inner: &str| {
+        format!(
+            "10:10: rule `r` never matches a packet: `remote` has only {remote} addresses, but \
+             `inner` of [ike.b] has only an {inner} address | add an {remote} address to `inner` \
+             of [ike.b], or write {inner} addresses in `remote`"
+        )
+    };
+    assert_eq!(warnings(&text("\"fd01::1\"", v4)), [warning("IPv4", "IPv6")]);
+    assert_eq!(warnings(&text("\"10.1.0.1\"", v6)), [warning("IPv6", "IPv4")]);
+    let sa = "[sa.b]\npeer = \"192.0.2.1\"\nencryption = \"aes256-cbc\"\nintegrity = \
+              \"sha256\"\nspi-in = 256\nspi-out = 256\nkeys-in = \"in\"\nkeys-out = \
+              \"out\"\n";
+    let text = text("\"fd01::1\"", v4).replace("{ ike =", "{ sa =");
+    let at = [text.find("[ike.b]").unwrap(), text.find("inner").unwrap()];
+    let text = format!("{}{sa}{}", &text[..at[0]], &text[at[1]..]);
+    let found = warnings(&text);
+    assert!(found.len() == 1 && found[0].contains("`inner` of [sa.b] has only"), "{found:?}");
 }
 
 #[test]
