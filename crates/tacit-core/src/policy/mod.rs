@@ -26,6 +26,7 @@ mod link;
 mod lookup;
 pub mod map;
 mod packet_explain;
+mod packet_tunnel;
 mod parse;
 mod rule;
 mod sa;
@@ -78,6 +79,7 @@ pub use link::{
 pub use lookup::{Index, Lookup};
 pub use map::IdentityMap;
 pub use packet_explain::{PacketExplainer, PacketExplanation, SkippedFilter};
+pub use packet_tunnel::IpsecDecision;
 pub use parse::{
     FindingsShown, ParsedPolicy, RULES_MAX, language, parse, parse_duration, parse_files,
     parse_size,

@@ -2,7 +2,8 @@
 //!
 //! To find the decision, this module searches the groups of filter rules in a [`FilterPlan`]. The
 //! kernel searches the same groups. The reasons come from [`filter_scan`], which compares the
-//! packet with one rule after another.
+//! packet with one rule after another. For a packet inside a tunnel, [`IpsecRules`] finds the rule
+//! with `ipsec` that permits it.
 
 use std::fmt;
 
@@ -12,6 +13,7 @@ use super::capture::{filter_plan, tunnel_filter_plan};
 use super::content::Policy;
 use super::filter::{FilterEffect, FilterPacket, FilterPlan, filter_scan};
 use super::filter_rule::{FilterRule, FilterVerdict};
+use super::packet_tunnel::{IpsecDecision, IpsecRules, write_decisions};
 
 /// The decision about a packet, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +32,9 @@ pub struct PacketExplanation {
     pub line: Option<usize>,
     /// The filter rules before it, in order.
     pub earlier: Vec<SkippedFilter>,
+    /// The decisions of the rules with `ipsec` about a packet inside a tunnel that no filter rule
+    /// denies; `None` for other packets.
+    pub ipsec: Option<Vec<IpsecDecision>>,
 }
 
 /// A filter rule that does not match a packet.
@@ -49,6 +54,7 @@ pub struct SkippedFilter {
 pub struct PacketExplainer<'p> {
     policy: &'p Policy,
     plan: FilterPlan,
+    ipsec: IpsecRules<'p>,
     unix_s: i64,
 }
 
@@ -56,7 +62,8 @@ impl<'p> PacketExplainer<'p> {
     /// Computes the groups of the policy at a time, in seconds since 1970.
     #[must_use]
     pub fn new(policy: &'p Policy, unix_s: i64) -> Self {
-        Self { policy, plan: filter_plan(policy, unix_s), unix_s }
+        let plan = filter_plan(policy, unix_s);
+        Self { policy, plan, ipsec: IpsecRules::new(policy), unix_s }
     }
 
     /// Finds the rule for a packet.
@@ -84,13 +91,15 @@ impl<'p> PacketExplainer<'p> {
         };
         let is_before = |one: &FilterRule| filter.is_none_or(|found| found.name != one.name);
         let earlier = scan.skipped.iter().take_while(|(one, _)| is_before(one));
+        let discard = match filter.map(|filter| filter.verdict) {
+            Some(FilterVerdict::Deny(discard)) => Some(discard.word().to_owned()),
+            Some(FilterVerdict::Permit) | None => None,
+        };
         PacketExplanation {
             packet: packet.to_string(),
             verdict: verdict.to_owned(),
-            discard: match filter.map(|filter| filter.verdict) {
-                Some(FilterVerdict::Deny(discard)) => Some(discard.word().to_owned()),
-                Some(FilterVerdict::Permit) | None => None,
-            },
+            ipsec: if discard.is_none() { self.ipsec.explain(packet) } else { None },
+            discard,
             rule: filter.map(|one| &one.name).or_else(|| flow.map(|one| &one.name)).cloned(),
             line: filter
                 .map(|one| one.position)
@@ -123,7 +132,7 @@ impl PacketExplanation {
 
 impl fmt::Display for PacketExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { packet, verdict, discard, rule, line, earlier } = self;
+        let Self { packet, verdict, discard, rule, line, earlier, ipsec } = self;
         let rule = rule.as_deref().unwrap_or_default();
         let line = line.unwrap_or_default();
         match (verdict.as_str(), discard) {
@@ -159,9 +168,10 @@ impl fmt::Display for PacketExplanation {
             write!(f, "\n    rule `{rule}` (line {line}) does not match: {why}")?;
         }
         match earlier.len().checked_sub(SHOWN_MAX) {
-            None | Some(0) => Ok(()),
-            Some(more) => write!(f, "\n    {more} more rules do not match"),
+            None | Some(0) => {}
+            Some(more) => write!(f, "\n    {more} more rules do not match")?,
         }
+        write_decisions(f, ipsec.as_deref().unwrap_or_default())
     }
 }
 

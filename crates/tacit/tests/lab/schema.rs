@@ -146,6 +146,16 @@ fn every_command_with_json_conforms_to_its_schema() {
     ] {
         fits("explain-packet", &["explain", "--policy", "host.toml", "--packet", packet]);
     }
+    lab.write(
+        "tunnel.toml",
+        "version = 1\n[ike.branch]\npeer = \"192.0.2.1\"\npsk-file = \"psk\"\n\
+         local-id = \"c.example\"\ninner = \"10.1.0.1\"\n[[rule]]\nname = \"a\"\n\
+         direction = \"outbound\"\nremote = \"10.2.0.0/24\"\nipsec = { ike = \"branch\" }\n",
+    );
+    for ends in ["tcp 10.1.0.1:5 > 10.2.0.1:443", "tcp 10.1.0.9:5 > 10.2.0.1:443"] {
+        let packet = format!("to-tunnel branch {ends}");
+        fits("explain-packet", &["explain", "--policy", "tunnel.toml", "--packet", &packet]);
+    }
     fits("ca-show", &["ca", "show"]);
     lab.write(
         "stunnel.conf",

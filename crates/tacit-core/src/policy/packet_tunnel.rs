@@ -1,0 +1,383 @@
+//! Finds the rule with `ipsec` that permits a packet in a tunnel, for `tacit explain --packet`.
+//!
+//! A rule can be for some runs only, and the description of a packet does not contain the name of
+//! the run. So this module evaluates the rules for each run that the policy names, and once for all
+//! other runs.
+//!
+//! Limit: [`RUNS_MAX`] names of runs.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use serde::{Deserialize, Serialize};
+
+use super::content::Policy;
+use super::filter::{FilterPacket, ICMP, ICMPV6, PacketPath, TCP, TransportHeader, UDP};
+use super::ike::InnerAddressSource;
+use super::tunnel::{TunnelGroup, TunnelRoutes, TunnelRule};
+use crate::flow::{Direction, Protocol};
+
+/// The decision of the rules with `ipsec` about a packet in a tunnel, for some runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct IpsecDecision {
+    /// The rule that permits the packet; `None`: no rule does.
+    pub rule: Option<String>,
+    /// The line of the rule in its file.
+    pub line: Option<usize>,
+    /// Whether the rule permits the packet only after the other end has opened the flow.
+    pub is_answer: bool,
+    /// Why no rule permits the packet, if its addresses, ports and protocol are not the reason.
+    pub why: Option<String>,
+    /// The names of the runs; empty: all runs that no other decision names.
+    pub runs: Vec<String>,
+}
+
+impl IpsecDecision {
+    fn denied(why: Option<String>) -> Self {
+        Self { rule: None, line: None, is_answer: false, why, runs: Vec::new() }
+    }
+}
+
+/// Writes the decisions, each in a line.
+pub(super) fn write_decisions(
+    f: &mut fmt::Formatter<'_>,
+    decisions: &[IpsecDecision],
+) -> fmt::Result {
+    for IpsecDecision { rule, line, is_answer, why, runs } in decisions {
+        match rule {
+            Some(rule) => write!(f, "\n    rule `{rule}` (line {})", line.unwrap_or_default())?,
+            None => write!(f, "\n    no rule")?,
+        }
+        write!(f, " with `ipsec` permits the packet in the tunnel")?;
+        let runs: Vec<String> = runs.iter().map(|run| format!("`{run}`")).collect();
+        match (runs.as_slice(), decisions.len() == 1) {
+            ([], true) => {}
+            ([], false) => write!(f, " of other runs")?,
+            ([run], _) => write!(f, " of run {run}")?,
+            (runs, _) => write!(f, " of the runs {}", runs.join(", "))?,
+        }
+        if *is_answer {
+            write!(f, ", after the other end has opened the flow")?;
+        }
+        why.iter().try_for_each(|why| write!(f, ": {why}"))?;
+    }
+    Ok(())
+}
+
+/// The rules with `ipsec`, as they apply to each run.
+#[derive(Debug)]
+pub(super) struct IpsecRules<'p> {
+    policy: &'p Policy,
+    /// For the runs that the policy names.
+    named: Vec<(&'p str, TunnelRoutes)>,
+    /// For all other runs.
+    others: TunnelRoutes,
+}
+
+impl<'p> IpsecRules<'p> {
+    pub(super) fn new(policy: &'p Policy) -> Self {
+        // The parser rejects a policy that reaches a limit.
+        let routes = |run: &str| TunnelRoutes::of(policy, run, &[]).unwrap_or_default();
+        let others = routes("");
+        let mut runs: BTreeSet<&str> = BTreeSet::new();
+        if policy.rules.iter().any(|rule| rule.ipsec().is_some()) {
+            let names = policy.rules.iter().flat_map(|rule| &rule.selectors.run);
+            runs.extend(names.map(String::as_str));
+        }
+        let named = runs.into_iter().take(RUNS_MAX).map(|run| (run, routes(run))).collect();
+        Self { policy, named, others }
+    }
+
+    /// Finds the rules for a packet. `None`: the packet is not in a tunnel.
+    pub(super) fn explain(&self, packet: &FilterPacket) -> Option<Vec<IpsecDecision>> {
+        let peer = packet.path.tunnel()?;
+        if let Some(why) = self.wrong_inner(peer, packet) {
+            return Some(vec![IpsecDecision::denied(Some(why))]);
+        }
+        let ends = PacketEnds::of(packet);
+        let others = self.decision(&self.others, peer, packet, ends.as_ref());
+        let mut decisions: Vec<IpsecDecision> = Vec::new();
+        for (run, routes) in &self.named {
+            let decision = self.decision(routes, peer, packet, ends.as_ref());
+            if decision == others {
+                continue;
+            }
+            let run = (*run).to_owned();
+            let is_same = |one: &&mut IpsecDecision| {
+                one.rule == decision.rule && one.is_answer == decision.is_answer
+            };
+            match decisions.iter_mut().find(is_same) {
+                Some(known) => known.runs.push(run),
+                None => decisions.push(IpsecDecision { runs: vec![run], ..decision }),
+            }
+        }
+        decisions.push(others);
+        Some(decisions)
+    }
+
+    /// The decision for a run, without its name.
+    fn decision(
+        &self,
+        routes: &TunnelRoutes,
+        peer: &str,
+        packet: &FilterPacket,
+        ends: Option<&PacketEnds>,
+    ) -> IpsecDecision {
+        match ends.and_then(|ends| ends.permitting(routes, peer)) {
+            Some(Permitting { rule, is_answer }) => IpsecDecision {
+                rule: Some(rule.name.clone()),
+                line: self.policy.rule(&rule.name).map(|rule| rule.position.line),
+                is_answer,
+                why: None,
+                runs: Vec::new(),
+            },
+            None => {
+                let why = "tacit permits an ICMP error if it permits the packet that caused it";
+                IpsecDecision::denied(is_icmp_error(packet).then(|| why.to_owned()))
+            }
+        }
+    }
+
+    /// Why the packet is not one of a run, if the policy has the address of runs in the tunnel.
+    fn wrong_inner(&self, peer: &str, packet: &FilterPacket) -> Option<String> {
+        let Policy { ikes, sas, .. } = self.policy;
+        let inner = match ikes.get(peer).map(|ike| &ike.inner) {
+            Some(InnerAddressSource::Policy(inner)) => inner,
+            Some(InnerAddressSource::Gateway) => return None,
+            None => &sas.get(peer)?.inner,
+        };
+        let sent = matches!(packet.path, PacketPath::ToTunnel(_));
+        let own = if sent { packet.source } else { packet.destination };
+        if inner.contains(&own) {
+            return None;
+        }
+        let end = if sent { "source" } else { "destination" };
+        let all: Vec<String> = inner.iter().map(ToString::to_string).collect();
+        Some(format!(
+            "its {end} is {own}, but the address of runs in the tunnel is {}",
+            all.join(" or ")
+        ))
+    }
+}
+
+/// What rules with `ipsec` compare of a packet.
+struct PacketEnds {
+    protocol: Protocol,
+    /// The port in the run.
+    local_port: Option<u16>,
+    /// The port behind the peer.
+    remote_port: Option<u16>,
+    /// The address behind the peer.
+    remote: IpAddr,
+    /// A fragment has no ports to compare.
+    is_fragment: bool,
+    /// Whether the packet opens a TCP connection.
+    opens: bool,
+    /// The direction of flows that the sender of the packet opens.
+    of_sender: Direction,
+}
+
+/// The rule that permits a packet.
+struct Permitting<'r> {
+    rule: &'r TunnelRule,
+    is_answer: bool,
+}
+
+impl PacketEnds {
+    /// `None`: no rule with `ipsec` is for the protocol.
+    fn of(packet: &FilterPacket) -> Option<Self> {
+        let protocol = match (packet.protocol, packet.source.is_ipv4()) {
+            (TCP, _) => Protocol::Tcp,
+            (UDP, _) => Protocol::Udp,
+            (ICMP, true) | (ICMPV6, false) => Protocol::Icmp,
+            _ => return None,
+        };
+        let of_sender = match packet.path {
+            PacketPath::ToTunnel(_) => Direction::Outbound,
+            _ => Direction::Inbound,
+        };
+        let [source_port, destination_port] = match packet.header {
+            TransportHeader::Ports { source, destination, .. } => [source, destination].map(Some),
+            TransportHeader::Icmp { .. } | TransportHeader::Other => [None, None],
+        };
+        let is_fragment = packet.is_fragment;
+        let opens = !is_fragment && protocol == Protocol::Tcp && packet.header.opens();
+        Some(match of_sender {
+            Direction::Outbound => Self {
+                protocol,
+                local_port: source_port,
+                remote_port: destination_port,
+                remote: packet.destination,
+                is_fragment,
+                opens,
+                of_sender,
+            },
+            Direction::Inbound => Self {
+                protocol,
+                local_port: destination_port,
+                remote_port: source_port,
+                remote: packet.source,
+                is_fragment,
+                opens,
+                of_sender,
+            },
+        })
+    }
+
+    /// Finds the rule that permits the packet. Any packet except the first one of a TCP connection
+    /// can be an answer.
+    fn permitting<'r>(&self, routes: &'r TunnelRoutes, peer: &str) -> Option<Permitting<'r>> {
+        let is_of_packet = |group: &&TunnelGroup| group.peer == peer && self.is_in_group(group);
+        let groups = || routes.groups().iter().filter(is_of_packet);
+        let opened = groups().find(|group| group.direction == self.of_sender);
+        let group = opened.or_else(|| groups().next().filter(|_| !self.opens))?;
+        let decides = |rule: &&TunnelRule| {
+            rule.peer == peer && rule.direction == group.direction && self.is_of_rule(rule)
+        };
+        let rule = routes.rules().iter().find(decides)?;
+        Some(Permitting { rule, is_answer: group.direction != self.of_sender })
+    }
+
+    fn is_in_group(&self, group: &TunnelGroup) -> bool {
+        group.protocol == self.protocol
+            && self.has_port(self.local_port, group.local_ports.as_slice())
+            && self.has_port(self.remote_port, group.remote_ports.as_slice())
+            && group.prefixes.iter().any(|prefix| prefix.contains(self.remote))
+    }
+
+    fn is_of_rule(&self, rule: &TunnelRule) -> bool {
+        rule.protocol == self.protocol
+            && self.has_port(self.local_port, &rule.local_ports)
+            && self.has_port(self.remote_port, &rule.remote_ports)
+            && rule.remotes.iter().any(|(first, last)| (*first..=*last).contains(&self.remote))
+    }
+
+    /// Whether a port is in one of the ranges; no range means all ports.
+    fn has_port(&self, port: Option<u16>, ranges: &[RangeInclusive<u16>]) -> bool {
+        let holds = |port| ranges.iter().any(|range| range.contains(&port));
+        ranges.is_empty() || self.is_fragment || port.is_some_and(holds)
+    }
+}
+
+/// Whether the packet is an ICMP error, which belongs to the flow of the packet that caused it.
+fn is_icmp_error(packet: &FilterPacket) -> bool {
+    let TransportHeader::Icmp { kind, .. } = packet.header else { return false };
+    match packet.protocol {
+        // RFC 792: unreachable, source quench, redirect, time exceeded, parameter problem.
+        ICMP => matches!(kind, 3 | 4 | 5 | 11 | 12),
+        // RFC 4443 section 2.1.
+        ICMPV6 => kind < 128,
+        _ => false,
+    }
+}
+
+/// The most names of runs for which the rules are evaluated.
+const RUNS_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{PacketExplainer, parse};
+
+    /// `web` begins in line 13, `night` in line 19, and `served` in line 26.
+    const POLICY: &str = r#"version = 1
+[ike.branch]
+peer = "192.0.2.1"
+psk-file = "psk"
+local-id = "c.example"
+inner = "10.1.0.1"
+[[rule]]
+name = "filtered"
+filter = "deny"
+tunnel = "branch"
+protocol = "tcp"
+remote-ports = 25
+[[rule]]
+name = "web"
+direction = "outbound"
+remote = "10.2.0.0/24"
+remote-ports = [25, "80-89"]
+ipsec = { ike = "branch" }
+[[rule]]
+name = "night"
+direction = "outbound"
+protocol = "icmp"
+remote = "10.2.0.0/24"
+run = ["night", "nights"]
+ipsec = { ike = "branch" }
+[[rule]]
+name = "served"
+direction = "inbound"
+remote = "10.2.0.0/24"
+local-ports = 22
+ipsec = { ike = "branch" }
+"#;
+
+    fn explained(packet: &str) -> Vec<String> {
+        let policy = parse(POLICY).policy.unwrap();
+        let packet = FilterPacket::parse(packet).unwrap();
+        let text = PacketExplainer::new(&policy, 0).explain(&packet).to_string();
+        let lines = text.lines().filter(|line| line.contains("ipsec` permits"));
+        lines.map(|line| line.trim_start().to_owned()).collect()
+    }
+
+    #[test]
+    fn the_rule_with_ipsec_that_permits_a_packet_in_a_tunnel_is_named() {
+        let rule = |name: &str, line: usize| {
+            format!("rule `{name}` (line {line}) with `ipsec` permits the packet in the tunnel")
+        };
+        let none = "no rule with `ipsec` permits the packet in the tunnel".to_owned();
+        let answer = ", after the other end has opened the flow";
+        for (packet, wanted) in [
+            ("to-tunnel branch tcp 10.1.0.1:5 > 10.2.0.1:80 syn", rule("web", 13)),
+            ("to-tunnel branch tcp 10.1.0.1:5 > 10.2.0.1:89", rule("web", 13)),
+            ("to-tunnel branch tcp 10.1.0.1:5 > 10.2.0.1:7 fragment", rule("web", 13)),
+            ("to-tunnel branch tcp 10.1.0.1:5 > 10.2.0.1:90 syn", none.clone()),
+            ("to-tunnel branch tcp 10.1.0.1:5 > 10.3.0.1:80 syn", none.clone()),
+            ("to-tunnel branch udp 10.1.0.1:5 > 10.2.0.1:80", none.clone()),
+            ("to-tunnel branch gre 10.1.0.1 > 10.2.0.1", none.clone()),
+            ("to-tunnel branch tcp 10.1.0.1:22 > 10.2.0.1:5", rule("served", 26) + answer),
+            ("to-tunnel branch tcp 10.1.0.1:22 > 10.2.0.1:5 syn", none.clone()),
+            ("from-tunnel branch tcp 10.2.0.1:5 > 10.1.0.1:22 syn", rule("served", 26)),
+            ("from-tunnel branch tcp 10.2.0.1:80 > 10.1.0.1:5", rule("web", 13) + answer),
+            ("from-tunnel branch tcp 10.2.0.1:80 > 10.1.0.1:5 syn", none.clone()),
+            (
+                "to-tunnel branch tcp 10.9.0.1:5 > 10.2.0.1:80 syn",
+                none.clone()
+                    + ": its source is 10.9.0.1, but the address of runs in the tunnel is 10.1.0.1",
+            ),
+            (
+                "from-tunnel branch icmp 10.3.0.1 > 10.1.0.1 type 3 code 1",
+                none.clone()
+                    + ": tacit permits an ICMP error if it permits the packet that caused it",
+            ),
+        ] {
+            assert_eq!(explained(packet), [wanted], "{packet}");
+        }
+    }
+
+    #[test]
+    fn runs_with_rules_of_their_own_are_named() {
+        assert_eq!(
+            explained("to-tunnel branch icmp 10.1.0.1 > 10.2.0.1 type 8"),
+            [
+                "rule `night` (line 19) with `ipsec` permits the packet in the tunnel of the runs \
+                 `night`, `nights`",
+                "no rule with `ipsec` permits the packet in the tunnel of other runs",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_packet_that_a_filter_denies_or_outside_of_tunnels_has_no_rule_with_ipsec() {
+        for packet in [
+            "to-tunnel branch tcp 10.1.0.1:5 > 10.2.0.1:25 syn",
+            "out eth0 tcp 10.1.0.1:5 > 10.2.0.1:80 syn",
+        ] {
+            assert_eq!(explained(packet), [""; 0], "{packet}");
+        }
+    }
+}
