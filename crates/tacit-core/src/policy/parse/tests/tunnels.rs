@@ -37,6 +37,23 @@ fn a_peer_of_tunnels_has_defaults_and_the_words_of_strongswan() {
 }
 
 #[test]
+fn a_peer_that_only_moves_in_the_text_stays_the_same() {
+    for credentials in ["psk-file = \"b.psk\"", "identity = \"web\"\ntrust = \"system\""] {
+        let peer = |before: &str, local_id: &str| {
+            let text = format!(
+                "version = 1\n[identity.web]\ncert = \"web.pem\"\nkey = \"web.key\"\n{before}\
+                 [ike.b]\npeer = \"192.0.2.1\"\n{before}{credentials}\n{before}local-id = \
+                 \"{local_id}\"\ninner = \"gateway\"\n"
+            );
+            sound(&text).ikes.remove("b").unwrap()
+        };
+        let first = peer("", "c.example");
+        assert!(first.same(&peer("# moved\n", "c.example")), "{credentials}");
+        assert!(!first.same(&peer("", "d.example")), "{credentials}");
+    }
+}
+
+#[test]
 fn a_distinguished_name_is_an_identity_of_both_sides() {
     let text = "version = 1\n[ike.b]\npeer = \"192.0.2.1\"\npsk-file = \"b.psk\"\nlocal-id = \
                 \"C=DE, O=Corp, CN=branch\"\nremote-id = \"commonName = gw\"\ninner = \
