@@ -114,7 +114,7 @@ pub fn verify_tunnel_peer(
     let run = dry_run::server(&verify, Some(trust), &chain, &[], now);
     run.map_err(|error| error.to_string())?.mapped?;
     if let TunnelPeerName::Email(name) = proof.name
-        && !has_email(leaf, name)
+        && !certificate_has_name(leaf, proof.name)
     {
         return Err(format!(
             "the subjectAltName of the peer's certificate does not contain {name}"
@@ -140,13 +140,35 @@ pub fn subject_of(certificate: &[u8]) -> Option<Vec<u8>> {
     Some(certificate.subject().as_raw().to_vec())
 }
 
-fn has_email(leaf: &CertificateDer<'_>, wanted: &str) -> bool {
-    let Ok((_, certificate)) = X509Certificate::from_der(leaf) else { return false };
+/// Whether a certificate in DER has the name in its subjectAltName, or as its subject.
+#[must_use]
+pub fn certificate_has_name(certificate: &[u8], wanted: TunnelPeerName<'_>) -> bool {
+    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return false };
+    if let TunnelPeerName::Subject(subject) = wanted {
+        return certificate.subject().as_raw() == subject;
+    }
     let Ok(Some(names)) = certificate.subject_alternative_name() else { return false };
-    names.value.general_names.iter().any(|name| match name {
-        GeneralName::RFC822Name(email) => email.eq_ignore_ascii_case(wanted),
+    names.value.general_names.iter().any(|name| match (name, wanted) {
+        (GeneralName::DNSName(name), TunnelPeerName::Host(host)) => is_for_host(name, host),
+        (GeneralName::RFC822Name(name), TunnelPeerName::Email(email)) => {
+            name.eq_ignore_ascii_case(email)
+        }
+        (GeneralName::IPAddress(bytes), TunnelPeerName::Address(IpAddr::V4(address))) => {
+            *bytes == address.octets()
+        }
+        (GeneralName::IPAddress(bytes), TunnelPeerName::Address(IpAddr::V6(address))) => {
+            *bytes == address.octets()
+        }
         _ => false,
     })
+}
+
+/// Whether a DNS name of a certificate is the name of the host. A `*` stands for the first label.
+fn is_for_host(name: &str, host: &str) -> bool {
+    let below = |parent: &str| {
+        host.split_once('.').is_some_and(|(_, rest)| rest.eq_ignore_ascii_case(parent))
+    };
+    name.eq_ignore_ascii_case(host) || name.strip_prefix("*.").is_some_and(below)
 }
 
 fn verify_signature(leaf: &CertificateDer<'_>, proof: &TunnelProof<'_>) -> Result<(), String> {
@@ -280,6 +302,39 @@ mod tests {
         });
         assert_eq!(check(&ca, &user, TunnelPeerName::Email("DB@db.example")), Ok(()));
         assert!(check(&ca, &user, TunnelPeerName::Email("eve@db.example")).is_err());
+    }
+
+    #[test]
+    fn a_certificate_has_the_names_of_its_subject_alt_name_and_its_subject() {
+        let leaf = Ca::new("corp").leaf_made(|params| {
+            params.subject_alt_names = vec![
+                SanType::DnsName("GW.example".try_into().unwrap()),
+                SanType::DnsName("*.corp.example".try_into().unwrap()),
+                SanType::Rfc822Name("gw@corp.example".try_into().unwrap()),
+                SanType::IpAddress([192, 0, 2, 1].into()),
+                SanType::IpAddress([0xfd00, 0, 0, 0, 0, 0, 0, 1].into()),
+            ];
+        });
+        let has = |name: TunnelPeerName<'_>| certificate_has_name(&leaf.chain[0], name);
+        for (name, wanted) in [
+            ("gw.example", true),
+            ("a.corp.example", true),
+            ("corp.example", false),
+            ("b.a.corp.example", false),
+            ("other.example", false),
+            ("gw@corp.example", false),
+        ] {
+            assert_eq!(has(TunnelPeerName::Host(name)), wanted, "{name}");
+        }
+        assert!(has(TunnelPeerName::Email("GW@corp.example")));
+        assert!(!has(TunnelPeerName::Email("gw.example")));
+        for (address, wanted) in [("192.0.2.1", true), ("fd00::1", true), ("fd00::2", false)] {
+            assert_eq!(has(TunnelPeerName::Address(address.parse().unwrap())), wanted, "{address}");
+        }
+        let subject = subject_of(&leaf.chain[0]).unwrap();
+        assert!(has(TunnelPeerName::Subject(&subject)));
+        assert!(!has(TunnelPeerName::Subject(&subject[1..])));
+        assert!(!certificate_has_name(b"no certificate", TunnelPeerName::Host("gw.example")));
     }
 
     #[test]

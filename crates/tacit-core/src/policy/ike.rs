@@ -24,6 +24,8 @@ pub struct IkePeer {
     pub credentials: IkeCredentials,
     /// Who this side claims to be.
     pub local_id: IkeName,
+    /// Where the policy has `local-id`.
+    pub local_id_position: SourcePosition,
     /// Who the peer must prove to be.
     pub remote_id: IkeName,
     /// The algorithms of the IKE SA, the preferred first; at least one.
@@ -100,7 +102,11 @@ impl IkePeer {
     /// Whether both are equal, apart from their positions in the text.
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {
-        let mut moved = Self { position: other.position, ..self.clone() };
+        let mut moved = Self {
+            local_id_position: other.local_id_position,
+            position: other.position,
+            ..self.clone()
+        };
         if let (
             IkeCredentials::SharedKey { position, .. },
             IkeCredentials::SharedKey { position: of_other, .. },

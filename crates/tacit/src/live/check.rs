@@ -19,7 +19,7 @@ use crate::placement;
 
 use super::credentials::{diagnostic, unsuitable_credentials};
 use super::files::{STANDARD_INPUT, directory_of, read_policy, read_standard_input};
-use super::{Credentials, senders};
+use super::{Credentials, local_ids, senders};
 
 /// A policy that passed all checks, with its credentials.
 #[derive(Debug)]
@@ -175,6 +175,7 @@ fn check_whole(
     findings.extend(unsuitable.iter().map(|one| {
         diagnostic(MessageId("wrong-certificate-usage"), one.rule.position, one.text())
     }));
+    findings.extend(local_ids::check(&policy, &credentials));
     findings.sort_by_key(|finding| finding.position);
     if findings.iter().any(|finding| finding.severity == DiagnosticSeverity::Error) {
         return Err(findings);

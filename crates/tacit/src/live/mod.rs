@@ -36,6 +36,7 @@ mod failures;
 mod files;
 mod filters;
 mod latency;
+mod local_ids;
 mod names;
 mod sa_keys;
 mod senders;

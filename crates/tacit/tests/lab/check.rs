@@ -145,6 +145,41 @@ fn errors_of_files_have_the_position_that_names_the_file() {
 }
 
 #[test]
+fn a_local_id_that_the_certificate_does_not_contain_is_warned_about() {
+    let lab = Lab::new();
+    let text = |local_id: &str| {
+        format!(
+            "version = 1\n[identity.gw]\ncert = \"localhost.pem\"\nkey = \"localhost.key\"\n\
+             [trust.corp]\nca = \"ca.pem\"\n[ike.branch]\npeer = \"192.0.2.1\"\n\
+             identity = \"gw\"\ntrust = \"corp\"\nlocal-id = \"{local_id}\"\n\
+             inner = \"gateway\"\n{TUNNEL}"
+        )
+    };
+    for local_id in ["LocalHost", "127.0.0.1", "CN=localhost"] {
+        let Checked { code, stderr: said, .. } = check(&lab, &text(local_id), &[]);
+        assert_eq!(code, Some(0), "{said}");
+        assert!(!said.contains("wrong-local-id"), "{local_id}: {said}");
+    }
+    for (local_id, part) in [
+        ("branch.example", "in its subjectAltName"),
+        ("127.0.0.2", "in its subjectAltName"),
+        ("localhost@corp.example", "in its subjectAltName"),
+        ("O=Corp, CN=localhost", "as its subject"),
+    ] {
+        let Checked { code, stderr: said, .. } = check(&lab, &text(local_id), &[]);
+        assert_eq!(code, Some(0), "{said}");
+        for words in [
+            "p.toml:11:12: warning[wrong-local-id]: `local-id` of [ike.branch]",
+            "the certificate of [identity.gw] does not contain this name",
+            "The certificate has localhost, 127.0.0.1, the subject `CN=localhost`",
+            &format!("or use a certificate with `{local_id}` {part}"),
+        ] {
+            assert!(said.contains(words), "{local_id}: {words}: {said}");
+        }
+    }
+}
+
+#[test]
 fn rules_of_links_are_counted() {
     let text = "version = 1\n[link.guest]\n[[rule]]\nname = \"out\"\nlink = \"guest\"\n\
                 direction = \"outbound\"\nremote = \"192.0.2.1\"\npermit = true\n";

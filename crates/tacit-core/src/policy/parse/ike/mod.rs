@@ -75,6 +75,8 @@ fn read(
         }
         Some(source)
     });
+    let position = table.report.position(table.at.start);
+    let at = |value: &TomlValue<'_>| value.report.position(value.at.start);
     let proposals = proposals?;
     let esp_proposals = esp_proposals?;
     let pfs = pfs?;
@@ -85,6 +87,7 @@ fn read(
         port: port?,
         credentials: credentials?,
         local_id: local_id?,
+        local_id_position: table.value("local-id").map_or(position, |value| at(&value)),
         remote_id: remote_id?,
         proposals,
         esp_proposals,
@@ -93,7 +96,7 @@ fn read(
         lifetime: lifetime?,
         dpd: dpd?,
         inner: inner?,
-        position: table.report.position(table.at.start),
+        position,
     })
 }
 

@@ -11,6 +11,7 @@ pub(super) fn table(policy: &Policy, name: &str, peer: &IkePeer) -> PolicyTable 
         port,
         credentials,
         local_id,
+        local_id_position: _,
         remote_id,
         proposals,
         esp_proposals,
