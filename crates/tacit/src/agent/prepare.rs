@@ -74,6 +74,8 @@ pub(super) struct NewPolicy {
     pub(super) credentials: Credentials,
     /// How it differs from the installed one.
     pub(super) changes: Changes,
+    /// The tables whose files have other contents than before.
+    pub(super) new_contents: Vec<String>,
     /// Its listening addresses.
     pub(super) listeners: RequiredListeners,
     /// Warnings, as they are printed.
@@ -89,6 +91,8 @@ pub(super) struct NewPolicy {
 pub(super) struct NewFiles {
     /// All credentials; those that cannot be loaded are unchanged.
     pub(super) credentials: Credentials,
+    /// The tables whose files have other contents than before.
+    pub(super) new_contents: Vec<String>,
     /// The errors of files that cannot be loaded.
     pub(super) errors: Vec<String>,
     /// The policy with the new credentials; `None` if none could be loaded.
@@ -119,10 +123,18 @@ impl Inputs {
         let installed = Installed { live: &self.live, credentials: &self.credentials };
         let Built { live, changes } = rebuild(policy, context, installed)
             .map_err(|refused| format!("the policy was not installed: {refused}"))?;
+        let new_contents = credentials.tables_with_new_contents(&self.credentials);
         let warnings = warnings.iter().map(|warning| warning.render(&file)).collect();
-        let new =
-            NewPolicy { live, credentials, changes, listeners, warnings, needs_restart, text };
-        Ok(Box::new(new))
+        Ok(Box::new(NewPolicy {
+            live,
+            credentials,
+            changes,
+            new_contents,
+            listeners,
+            warnings,
+            needs_restart,
+            text,
+        }))
     }
 
     /// Sets `stored` to the text, if the policy has one and the agent stores it.
@@ -186,7 +198,8 @@ impl Inputs {
             let context = BuildContext { credentials: &credentials, chains: self.chains.as_ref() };
             renew(context, Installed { live: &self.live, credentials: &self.credentials })
         });
-        Box::new(NewFiles { credentials, errors, built })
+        let new_contents = credentials.tables_with_new_contents(&self.credentials);
+        Box::new(NewFiles { credentials, new_contents, errors, built })
     }
 }
 

@@ -377,7 +377,7 @@ impl Agent {
             return Err(ENDING.to_owned());
         }
         let NewPolicy { live, credentials, changes, listeners, .. } = new;
-        let NewPolicy { mut warnings, needs_restart, text, .. } = new;
+        let NewPolicy { mut warnings, needs_restart, text, new_contents, .. } = new;
         let refused = |error: ListenError| format!("the policy was not installed: {error}");
         let reserved = self.runs.reserve(&live.policy).await.map_err(refused)?;
         let new_listeners = self.listeners.prepare(&listeners).map_err(refused)?;
@@ -403,14 +403,14 @@ impl Agent {
         self.last_policy.note(text);
         warnings.extend(self.store_policy().await);
         let event = Event::new("reloaded").field("by", &requesters(origins));
-        self.shared.log.info(with_changes(event, &changes));
+        self.shared.log.info(with_changes(event, &changes, &new_contents));
         let needs_restart = needs_restart.into_iter().map(str::to_owned).collect();
-        let answer = Reloaded { generation, changes, warnings, needs_restart };
+        let answer = Reloaded { generation, changes, new_contents, warnings, needs_restart };
         Ok(Installation { answer, capturing })
     }
 
     fn take_files(&mut self, files: NewFiles) {
-        let NewFiles { credentials, mut errors, built } = files;
+        let NewFiles { credentials, new_contents, mut errors, built } = files;
         match built {
             None => {}
             Some(Err(refused)) => errors.push(refused.to_string()),
@@ -418,8 +418,11 @@ impl Agent {
                 if !changes.is_empty() {
                     let old_live = self.shared.live.swap(Arc::new(live));
                     self.passes.note_replaced(old_live, &self.shared.live.load());
+                }
+                // Rules with `ipsec` do not change with the files of their tunnel.
+                if !changes.is_empty() || !new_contents.is_empty() {
                     let event = Event::new("files-reloaded");
-                    self.shared.log.info(with_changes(event, &changes));
+                    self.shared.log.info(with_changes(event, &changes, &new_contents));
                 }
                 self.credentials.loaded = credentials;
                 self.tunnels.follow(self.ike_policy());
@@ -430,10 +433,12 @@ impl Agent {
     }
 }
 
-/// The rules that were added, changed or removed, for the log.
-fn with_changes(event: Event, changes: &Changes) -> Event {
+/// The rules that were added, changed or removed, and the tables whose files have other contents,
+/// for the log.
+fn with_changes(event: Event, changes: &Changes, new_contents: &[String]) -> Event {
     let Changes { added, changed, removed } = changes;
-    event.names("added", added).names("changed", changed).names("removed", removed)
+    let event = event.names("added", added).names("changed", changed).names("removed", removed);
+    event.names("new-contents", new_contents)
 }
 
 /// Drops a value that may contain many thousand rules without blocking the control thread.

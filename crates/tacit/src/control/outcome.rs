@@ -13,6 +13,10 @@ pub struct Reloaded {
     pub generation: u64,
     /// The rules in which it differs from the policy before.
     pub changes: Changes,
+    /// The tables whose files have other contents than before, such as `[ike.branch]`. An older
+    /// agent does not report them.
+    #[serde(default)]
+    pub new_contents: Vec<String>,
     /// Warnings about the policy, as they are printed.
     pub warnings: Vec<String>,
     /// Tables that have changed and take effect at the next start.
@@ -73,6 +77,10 @@ impl Reloaded {
                 text.push_str(&format!("; {kind}: {}", names.join(", ")));
             }
         }
+        if !self.new_contents.is_empty() {
+            let tables = self.new_contents.join(", ");
+            text.push_str(&format!("; new contents of the files of {tables}"));
+        }
         text.push('\n');
         for warning in &self.warnings {
             text.push_str(&format!("{warning}\n"));
@@ -83,5 +91,35 @@ impl Reloaded {
             ));
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_contents_of_files_are_reported_if_no_rule_changed() {
+        let mut reloaded = Reloaded {
+            generation: 2,
+            changes: Changes::default(),
+            new_contents: Vec::new(),
+            warnings: Vec::new(),
+            needs_restart: Vec::new(),
+        };
+        assert_eq!(reloaded.text(), "policy generation 2: no rule changed\n");
+        reloaded.new_contents = ["[identity.gw]", "[ike.branch]"].map(str::to_owned).to_vec();
+        let files = "; new contents of the files of [identity.gw], [ike.branch]\n";
+        assert_eq!(reloaded.text(), format!("policy generation 2: no rule changed{files}"));
+        reloaded.changes.changed.push("web".to_owned());
+        assert_eq!(reloaded.text(), format!("policy generation 2; changed: web{files}"));
+    }
+
+    #[test]
+    fn the_answer_of_an_older_agent_has_no_contents_of_files() {
+        let text = r#"{ "generation": 2, "changes": { "added": [], "changed": [], "removed": [] },
+            "warnings": [], "needs-restart": [] }"#;
+        let reloaded: Reloaded = serde_json::from_str(text).unwrap();
+        assert_eq!(reloaded.new_contents, [""; 0]);
     }
 }

@@ -127,6 +127,26 @@ impl Credentials {
         Refreshed { credentials, errors }
     }
 
+    /// Returns the tables whose files have other contents than before, such as `[ike.branch]`.
+    /// Tables that are new are not among them.
+    #[must_use]
+    pub fn tables_with_new_contents(&self, before: &Self) -> Vec<String> {
+        let shared_keys = differing(&self.shared_keys, &before.shared_keys, PartialEq::eq);
+        let manual_keys = differing(&self.manual_keys, &before.manual_keys, PartialEq::eq);
+        let identities = differing(&self.identities, &before.identities, |now, old| now.same(old));
+        let trusts = differing(&self.trusts, &before.trusts, |now, old| now.same(old));
+        let kinds = [
+            ("identity", identities),
+            ("trust", trusts),
+            ("ike", shared_keys),
+            ("sa", manual_keys),
+        ];
+        let tables = |(kind, names): (&str, Vec<String>)| {
+            names.into_iter().map(move |name| format!("[{kind}.{name}]")).collect::<Vec<_>>()
+        };
+        kinds.into_iter().flat_map(tables).collect()
+    }
+
     /// Whether both hold the same loaded files.
     #[must_use]
     pub fn same(&self, before: &Self) -> bool {
@@ -135,6 +155,17 @@ impl Credentials {
         identities.all(|(now, old)| Arc::ptr_eq(now, old))
             && trusts.all(|(now, old)| Arc::ptr_eq(now, old))
     }
+}
+
+/// The names of the credentials that both sides have, and that differ.
+fn differing<T>(
+    now: &BTreeMap<String, T>,
+    before: &BTreeMap<String, T>,
+    is_same: impl Fn(&T, &T) -> bool,
+) -> Vec<String> {
+    let differs =
+        |(name, now): &(&String, &T)| before.get(*name).is_some_and(|old| !is_same(now, old));
+    now.iter().filter(differs).map(|(name, _)| name.clone()).collect()
 }
 
 /// Uses the installed credential instead of the one that was loaded again. Returns whether there

@@ -131,6 +131,52 @@ fn a_renewed_certificate_builds_the_rules_that_use_it() {
 }
 
 #[test]
+fn new_contents_of_the_files_of_tunnels_are_found_by_their_tables() {
+    let directory = Directory::new();
+    let ca = Ca::new("corp CA");
+    let write_identity = |name: &str| {
+        let leaf = ca.leaf_until(4_000_000_000);
+        directory.write(&format!("{name}.pem"), &leaf.cert_pem, 0o644);
+        directory.write(&format!("{name}.key"), &leaf.key_pem, 0o600);
+    };
+    let peer = |name: &str, credentials: &str| {
+        format!(
+            "[ike.{name}]\npeer = \"192.0.2.1\"\n{credentials}\nlocal-id = \"db.example\"\n\
+             inner = \"gateway\"\n"
+        )
+    };
+    let text = [
+        "[identity.gw]\ncert = \"gw.pem\"\nkey = \"gw.key\"\n[trust.corp]\nca = \"ca.pem\"\n",
+        &peer("shared", "psk-file = \"psk\""),
+        &peer("other", "psk-file = \"other-psk\""),
+        &peer("certified", "identity = \"gw\"\ntrust = \"corp\""),
+    ];
+    let policy = policy(&text.concat());
+    let load = || {
+        let mut findings = Vec::new();
+        let keys = KeyProvider::local();
+        let loaded = Credentials::load(&policy, directory.path(), &keys, &mut findings);
+        let Credentials { identities, trusts, shared_keys, .. } = &loaded;
+        let counts = [identities.len(), trusts.len(), shared_keys.len()];
+        assert_eq!(counts, [1, 1, 2], "{findings:?}");
+        loaded
+    };
+    write_identity("gw");
+    directory.write("ca.pem", ca.pem(), 0o644);
+    directory.write("psk", "the first key of both sides", 0o600);
+    directory.write("other-psk", "another key of both sides", 0o600);
+    let first = load();
+    assert_eq!(load().tables_with_new_contents(&first), [""; 0], "nothing has changed");
+    assert_eq!(first.tables_with_new_contents(&Credentials::default()), [""; 0], "all are new");
+    directory.write("psk", "the second key of both sides", 0o600);
+    let second = load();
+    assert_eq!(second.tables_with_new_contents(&first), ["[ike.shared]"]);
+    write_identity("gw");
+    assert_eq!(load().tables_with_new_contents(&second), ["[identity.gw]"]);
+    assert_eq!(load().tables_with_new_contents(&first), ["[identity.gw]", "[ike.shared]"]);
+}
+
+#[test]
 fn the_work_of_a_reload_grows_with_the_rules_alone() {
     for count in [500, 5000] {
         let rules: Vec<String> = (0..count).map(|number| permit(number, "")).collect();

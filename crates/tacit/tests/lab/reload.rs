@@ -2,7 +2,7 @@
 //! cannot be loaded, the agent continues to use the old content of this file.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
@@ -425,4 +425,39 @@ fn a_key_that_other_users_can_read_is_not_loaded() {
     assert!(agent.log().contains("web.key"), "{}", agent.log());
     assert_eq!(TlsClient::run(&lab, port, &certificates::with("one"))["reply"], "ping");
     assert!(refused(&agent).contains("the policy was not installed"));
+}
+
+#[test]
+fn new_keys_and_certificates_of_tunnels_are_reported() {
+    let lab = Lab::new();
+    let ca = Ca::new("CA");
+    put(&lab, "gw", &ca);
+    let write_key = |key: &str| {
+        let path = lab.write("psk", key);
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    };
+    write_key("the first key of both sides");
+    let peer = |name: &str, credentials: &str| {
+        format!(
+            "[ike.{name}]\npeer = \"192.0.2.1\"\n{credentials}\nlocal-id = \"db.example\"\n\
+             inner = \"gateway\"\n"
+        )
+    };
+    let agent = lab.agent(&format!(
+        "[identity.gw]\ncert = \"gw.pem\"\nkey = \"gw.key\"\n{}{}{}",
+        peer("shared", "psk-file = \"psk\""),
+        peer("certified", "identity = \"gw\"\ntrust = \"ca\""),
+        permit("a", free_port(), echo())
+    ));
+    let first_line = || agent.ok(&["reload"]).lines().next().unwrap().to_owned();
+    assert_eq!(first_line(), "policy generation 2: no rule changed");
+    write_key("the second key of both sides");
+    assert_eq!(
+        first_line(),
+        "policy generation 3: no rule changed; new contents of the files of [ike.shared]"
+    );
+    put(&lab, "gw", &ca);
+    agent.wait_for_log("files-reloaded new-contents=[identity.gw]");
+    assert_eq!(first_line(), "policy generation 4: no rule changed");
+    assert!(!agent.log().contains("key of both sides"), "{}", agent.log());
 }
