@@ -216,8 +216,8 @@ fn route_to(
 }
 
 /// Builds the route of one IP version for sockets that are bound to an interface, with an address
-/// of the interface. It replaces an earlier one. Sockets that are not bound take the route over `lo`,
-/// which has a lower metric.
+/// of the interface. It replaces an earlier one. Sockets that are not bound take the route over
+/// `lo`, which has a lower metric.
 pub(super) fn of_interface(index: u32, source: IpAddr) -> NetlinkRequest {
     let step = "routing packets of sockets that are bound to an interface to lo";
     let mut message = NetlinkRequest::new(step, RTM_NEWROUTE, CREATE);
