@@ -122,6 +122,7 @@ impl PacketExplanation {
         Self {
             packet: packet.to_string(),
             verdict: UNFILTERED.to_owned(),
+            ipsec: None,
             discard: None,
             rule: None,
             line: None,
