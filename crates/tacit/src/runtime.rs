@@ -27,14 +27,15 @@ pub(crate) fn builder() -> io::Result<Builder> {
 /// The text of an error of a system call. If the process has reached its limit of open files, the
 /// text also has the limit and the fix.
 pub(crate) fn explain_error(error: &io::Error) -> String {
-    if Errno::from_io_error(error) != Some(Errno::MFILE) {
-        return error.to_string();
-    }
+    let Some(fix) = limit_fix(error) else { return error.to_string() };
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    format!(
-        "{error}: the limit of this process is {limit}\n    \
-         fix: raise the limit of open files (`ulimit -n`; LimitNOFILE= in a unit of systemd)"
-    )
+    format!("{error}: the limit of this process is {limit}\n    fix: {fix}")
+}
+
+/// The fix if a system call failed because the process has reached its limit of open files.
+pub(crate) fn limit_fix(error: &io::Error) -> Option<&'static str> {
+    (Errno::from_io_error(error) == Some(Errno::MFILE))
+        .then_some("raise the limit of open files (`ulimit -n`; LimitNOFILE= in a unit of systemd)")
 }
 
 #[cfg(test)]

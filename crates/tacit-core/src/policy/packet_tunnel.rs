@@ -351,7 +351,7 @@ ipsec = { ike = "branch" }
             ),
             (
                 "from-tunnel branch icmp 10.3.0.1 > 10.1.0.1 type 3 code 1",
-                none.clone()
+                none
                     + ": tacit permits an ICMP error if it permits the packet that caused it",
             ),
         ] {

@@ -17,6 +17,8 @@ use tacit_core::policy::{
 };
 use tacit_sys::input_file::open_regular;
 
+use crate::runtime::limit_fix;
+
 /// The largest number of entries of a directory that a pattern searches.
 const ENTRIES_MAX: usize = 4096;
 /// The file name of standard input.
@@ -37,9 +39,9 @@ pub fn read_policy(
     admit: impl Fn(&IncludePattern, &Path) -> Result<(), Diagnostic>,
 ) -> Result<PolicyText, Vec<Diagnostic>> {
     let read = open(path).and_then(read_limited).map_err(|error| {
-        let error =
-            Diagnostic::error(UNREADABLE, START, format!("cannot read the policy file: {error}"));
-        vec![error.with_fix("use a regular file that this user can read")]
+        let fix = limit_fix(&error).unwrap_or("use a regular file that this user can read");
+        let message = format!("cannot read the policy file: {error}");
+        vec![Diagnostic::error(UNREADABLE, START, message).with_fix(fix)]
     })?;
     let text = read.map_err(|invalid| {
         let message = "the policy file contains bytes that are not UTF-8";

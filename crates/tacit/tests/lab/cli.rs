@@ -84,18 +84,19 @@ fn a_lack_of_open_files_is_an_error_with_a_reason() {
     lab.write("good.toml", crate::harness::policy(rule));
     let agent = "agent --policy good.toml --control few.sock";
     for limit in 6..=11 {
-        for (command, code) in [
-            (agent, 1),
-            ("agent --policy good.toml --control few.sock --no-supervisor", 1),
-            ("run --policy good.toml -- true", 125),
+        for (command, codes) in [
+            (agent, [1, 78]),
+            ("agent --policy good.toml --control few.sock --no-supervisor", [1, 78]),
+            ("run --policy good.toml -- true", [125, 125]),
         ] {
             let script = format!("ulimit -n {limit}; exec {TACIT} {command}");
             let output = lab.run("sh", &["-c", &script]);
             let said = text_of(&output);
             assert!(!said.contains("panicked"), "{limit}: {command}: {said}");
-            assert_eq!(output.status.code(), Some(code), "{limit}: {command}: {said}");
+            let code = output.status.code().unwrap();
+            assert!(codes.contains(&code), "{limit}: {command}: {code}: {said}");
             // With ten, the supervisor can create its runtime.
-            if command == agent && limit < 10 {
+            if command.starts_with("agent ") && limit < 10 {
                 assert!(said.contains("Too many open files"), "{limit}: {said}");
                 assert!(said.contains("fix: raise the limit of open files"), "{limit}: {said}");
             }

@@ -115,8 +115,8 @@ fn a_web_server_without_tls_behind_a_client_rule_is_named() {
         assert!(got.is_err(), "{got:?}");
         agent.wait_for_log("kind=plain-http");
         let log = agent.log();
-        let reason = "the server sent plain HTTP, not TLS, on this port: set `connect` to the TLS \
-                      port of the server";
+        let reason = "the server sent plain HTTP, not TLS, on this port: connect to the port on \
+                      which the server accepts TLS";
         assert!(log.contains(reason), "{log}");
     }
 }

@@ -240,7 +240,7 @@ fn plain_http_spoken_to_a_tls_rule_is_named() {
     });
     let (agent, port) = client(&lab, plain.port(), "");
     assert!(is_reset(&mut connect(("127.0.0.1", port))));
-    agent.wait_for_log("the server sent plain HTTP, not TLS, on this port: set `connect`");
+    agent.wait_for_log("the server sent plain HTTP, not TLS, on this port: connect to the port");
 }
 
 /// Runs `openssl s_client` until it has what comes after the handshake.
