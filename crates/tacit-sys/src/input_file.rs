@@ -1,9 +1,9 @@
 //! Opens files to read without waiting for another process.
 //!
 //! Opening a FIFO waits until a program opens it to write, and opening a device may wait too. So
-//! these functions open only regular files. Exceptions are for commands, which a user can end:
-//! [`open_input`] also opens standard input (`/dev/stdin`) and pipes without a name, which shells
-//! use for `<(...)`.
+//! [`open_regular`] opens only regular files. [`open_input`] also opens standard input
+//! (`/dev/stdin`) and pipes without a name, which shells use for `<(...)`. It is for commands: if a
+//! command waits for such a pipe, its user can end it.
 //!
 //! Limit: if another process has a lease on the file (`F_SETLEASE`), for example a file server, the
 //! functions wait until the kernel ends the lease, at most for `LEASE_WAIT_MAX`.
@@ -52,7 +52,7 @@ pub fn open_input(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens a file of any kind to read, and does not wait. The file does not block either.
+/// Opens a file of any kind to read, and does not wait. Reading from it does not wait either.
 ///
 /// # Errors
 /// The error of `open`; `WouldBlock` if another process has a lease on the file.
@@ -70,7 +70,7 @@ fn open_after_lease(path: &Path) -> io::Result<File> {
                 std::thread::sleep(LEASE_LOOK_INTERVAL);
             }
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NXIO) => {
-                // The kernel cannot open sockets.
+                // `open` fails with this error if the file is a socket.
                 let kind = path.metadata().ok().and_then(|data| special_kind(data.file_type()));
                 return Err(kind.map_or(error, not_regular));
             }

@@ -147,9 +147,9 @@ pub fn end_requested() -> io::Result<Option<i32>> {
     Ok(None)
 }
 
-/// Lets the signals with which a terminal stops a process have their usual effect now: if one has
-/// arrived, this process stops until another process continues it. Call it after
-/// [`watch_signals`], while there is no child that the signals are for.
+/// Stops this process if a signal has arrived with which a terminal stops a process. It returns
+/// when another process continues this one. Call it after [`watch_signals`], and only while there
+/// is no child to which the signals are forwarded.
 ///
 /// # Errors
 /// The error of `sigprocmask` or `sigtimedwait`.
@@ -161,7 +161,7 @@ pub fn stop_if_requested() -> io::Result<()> {
     change_mask(libc::SIG_UNBLOCK, &stopping)?;
     // This process was stopped and continued, unless it ignores the signal.
     change_mask(libc::SIG_BLOCK, &stopping)?;
-    // Later, this signal would be forwarded to a child that was not stopped.
+    // Discards SIGCONT. Otherwise, it would later be forwarded to a child that was not stopped.
     while next_of(&set_of(&[CONTINUE]), Duration::ZERO)?.is_some() {}
     Ok(())
 }

@@ -775,7 +775,7 @@ mod tests {
             };
             let offered: Vec<_> = hidden.iter().filter(|long| has(long)).collect();
             assert!(offered.is_empty(), "{shell}: {offered:?}");
-            // The other shells get no options of commands within commands of commands.
+            // The scripts of other shells have no options of commands at the third level.
             if matches!(shell, Shell::Bash | Shell::Zsh) {
                 let missing: Vec<_> = visible.iter().filter(|long| !has(long)).collect();
                 assert!(missing.is_empty(), "{shell}: {missing:?}");

@@ -29,7 +29,8 @@ pub struct IpsecDecision {
     pub line: Option<usize>,
     /// Whether the rule permits the packet only after the other end has opened the flow.
     pub is_answer: bool,
-    /// Why no rule permits the packet, if its addresses, ports and protocol are not the reason.
+    /// Why no rule permits the packet, or when the agent permits it nevertheless; `None`: the
+    /// remote address, the ports or the protocol match no rule.
     pub why: Option<String>,
     /// The names of the runs; empty: all runs that no other decision names.
     pub runs: Vec<String>,
@@ -135,13 +136,15 @@ impl<'p> IpsecRules<'p> {
                 runs: Vec::new(),
             },
             None => {
-                let why = "tacit permits an ICMP error if it permits the packet that caused it";
+                let why =
+                    "the agent permits an ICMP error if a rule permits the packet that caused it";
                 IpsecDecision::denied(is_icmp_error(packet).then(|| why.to_owned()))
             }
         }
     }
 
-    /// Why the packet is not one of a run, if the policy has the address of runs in the tunnel.
+    /// Why the packet belongs to no run. `None`: it may belong to one, because it has the address
+    /// of runs in the tunnel, or the policy does not contain this address.
     fn wrong_inner(&self, peer: &str, packet: &FilterPacket) -> Option<String> {
         let Policy { ikes, sas, .. } = self.policy;
         let inner = match ikes.get(peer).map(|ike| &ike.inner) {
@@ -163,7 +166,7 @@ impl<'p> IpsecRules<'p> {
     }
 }
 
-/// What rules with `ipsec` compare of a packet.
+/// The parts of a packet that rules with `ipsec` compare.
 struct PacketEnds {
     protocol: Protocol,
     /// The port in the run.
@@ -351,8 +354,8 @@ ipsec = { ike = "branch" }
             ),
             (
                 "from-tunnel branch icmp 10.3.0.1 > 10.1.0.1 type 3 code 1",
-                none
-                    + ": tacit permits an ICMP error if it permits the packet that caused it",
+                none + ": the agent permits an ICMP error if a rule permits the packet that caused \
+                       it",
             ),
         ] {
             assert_eq!(explained(packet), [wanted], "{packet}");

@@ -151,8 +151,7 @@ pub struct Refusal {
     /// The run of the program; `None` for a forwarding rule.
     pub run: Option<RunLabel>,
     /// The destination: a name, `NAME (TYPE)` for a zone transfer, `NAME:PORT` or `ADDRESS:PORT`.
-    /// For a client it also contains the
-    /// client's address; for a socket it is the socket type.
+    /// For a client it also contains the client's address; for a socket it is the socket type.
     pub destination: String,
     /// The program's executable, if known.
     pub program: Option<PathBuf>,

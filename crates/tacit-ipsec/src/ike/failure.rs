@@ -80,7 +80,7 @@ impl IkeFailure {
     pub(crate) fn no_answer_over_sa() -> Self {
         let mut failure =
             Self::no_answer("the peer does not answer tacit's requests over the IKE SA");
-        // A peer may do so silently (RFC 7296 section 2.4).
+        // A peer may drop a connection without a message (RFC 7296 section 2.4).
         failure.message.push_str(
             ". If the peer answers a new connection, the peer has dropped this one without a \
              message: the peer has restarted, or another agent or host has connected with the \

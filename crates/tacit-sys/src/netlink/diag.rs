@@ -60,8 +60,8 @@ pub fn owner(
     owner_on(diag, NO_INTERFACE, protocol, program, peer)
 }
 
-/// Looks up the program's socket as [`owner`] does, if it is not bound to an interface other than
-/// the one with this index.
+/// Looks up the program's socket as [`owner`] does, among the sockets that are bound to the
+/// interface with this index or to no interface.
 ///
 /// # Errors
 /// The error of the netlink socket.

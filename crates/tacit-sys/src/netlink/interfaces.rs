@@ -167,9 +167,10 @@ pub fn take_others(route: &mut Netlink, wanted: &[Interface]) -> Result<(), Erro
     if messages.is_empty() { Ok(()) } else { route.run(messages) }
 }
 
-/// Leads the packets of sockets that are bound to one of these interfaces to `lo`. The first
-/// address of each IP version is their source for IPv4. A route of an interface that no longer has
-/// an address of the IP version is removed. The interfaces must already have the addresses.
+/// Leads the packets of sockets that are bound to one of these interfaces to `lo`. Over IPv4, their
+/// source is the first IPv4 address of the interface; over IPv6, the kernel chooses one. Removes
+/// the route of an interface that no longer has an address of the IP version. The interfaces must
+/// already have the addresses.
 ///
 /// # Errors
 /// The first step that the kernel refused; all other steps are done.

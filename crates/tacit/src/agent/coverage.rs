@@ -73,9 +73,10 @@ pub(super) struct RelayedFlow {
 /// The flows that predecessors still relay.
 #[derive(Debug, Default)]
 struct InheritedFlows {
-    /// Those that the predecessor has sent, until the next list of sockets.
+    /// The flows that the predecessor has sent, until the next list of sockets.
     sent: HashMap<SocketEnds, Decided>,
-    /// Those of the last list, by the number of the socket. Later sockets may have the same ends.
+    /// The flows of the last list, by the kernel's cookie of the socket: a later socket may have
+    /// the same ends, but not the same cookie.
     open: HashMap<u64, RelayedFlow>,
 }
 
@@ -99,7 +100,7 @@ impl InheritedFlows {
         self.open.get(&cookie).map(|flow| flow.decided.clone())
     }
 
-    /// All of them.
+    /// All flows that predecessors still relay.
     fn all(&self) -> impl Iterator<Item = RelayedFlow> {
         let sent = self.sent.iter();
         let sent =

@@ -102,7 +102,7 @@ impl Agent {
             traces::tracer(&options, &shared),
             supervisor.as_ref(),
         )?;
-        // The runs that a predecessor handed over send their devices before the first is read.
+        // The agent reads no device before all runs of a predecessor have sent theirs.
         let (opened, tuns) = mpsc::channel(launchers::RUNS_MAX);
         let outside = outside(&installed.policy, &options, &shared.log).await?;
         let runs = Runs::open(&options, &mut handover, shared.clone(), events, opened, outside)?;

@@ -146,7 +146,8 @@ impl Handover {
     /// The predecessor refuses, or has ended.
     pub(super) fn release(self) -> Result<Released, ClientError> {
         let Some(predecessor) = self.predecessor else { return Ok(Released::default()) };
-        // Older versions do not know this request. They only make the coverage less exact.
+        // Older versions do not know this request. Without an answer, only the coverage is less
+        // exact.
         let relayed = relayed_flows(&predecessor).unwrap_or_default();
         let mut runs = Vec::new();
         for state in parse_runs(ask_on(&predecessor, &Request::Release)?)? {

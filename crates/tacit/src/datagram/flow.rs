@@ -112,7 +112,8 @@ pub(super) enum FlowEnd {
     Closed,
     /// The program closed its socket.
     ProgramGone,
-    /// The agent decided it again, because a new policy may not permit it.
+    /// The agent makes a new flow with the same ends, or rejects it, because a new policy may not
+    /// permit this one.
     DecidedAgain,
     /// The socket inside the run could not be created.
     NoSocket(io::Error),
@@ -128,8 +129,8 @@ impl fmt::Display for FlowEnd {
             Self::Closed => f.write_str("an operator closed the flow"),
             Self::ProgramGone => f.write_str("the program closed its socket"),
             Self::DecidedAgain => f.write_str(
-                "the agent decided the flow again, because the newly installed policy does not \
-                 permit it as before",
+                "the newly installed policy does not permit the flow as before; the agent \
+                 evaluated its rules again",
             ),
             Self::NoSocket(error) => {
                 write!(f, "cannot create the flow's socket in the run: {error}")
@@ -512,7 +513,7 @@ impl FlowRelay {
     }
 }
 
-/// Takes the datagrams that wait in the socket inside of a flow.
+/// Reads the datagrams that wait in the program-side socket of a flow.
 ///
 /// # Errors
 /// The program has closed its socket.
@@ -537,7 +538,7 @@ fn waiting_in(spoofed: &Watched, lane: &impl FlowHost) -> Result<VecDeque<Vec<u8
                 lane.count_drop();
             }
         }
-        // The program may send faster than this thread reads.
+        // The program may send faster than this thread reads, so the limit also ends the loop.
         if received < DATAGRAMS_MAX || bytes > EARLY_BYTES_MAX {
             return Ok(waiting);
         }

@@ -530,7 +530,7 @@ impl FlowHost for Lane {
         if is_current {
             self.begin(relay.key, sent);
         } else {
-            // It was decided again before, or the run is over.
+            // Another call has already decided about the flow, or the run is over.
             sent.iter().for_each(|_| self.count_drop());
         }
     }

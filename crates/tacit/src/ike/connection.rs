@@ -26,8 +26,8 @@ use crate::packet::{PeerAddress, TunId};
 const RETRY_MIN: Duration = Duration::from_secs(1);
 /// How long certificates are trusted before they are checked again: the clock may have changed.
 const TRUST_CHECK_INTERVAL: Duration = Duration::from_secs(60);
-/// A peer that has stopped to answer, and accepts another connection within this time, has dropped
-/// the earlier connection.
+/// A peer that stops answering, and accepts another connection within this time, has dropped the
+/// earlier connection.
 const DROPPED_WITHIN: Duration = Duration::from_secs(30);
 /// How many requests of such an attempt may be lost. A network that fails loses more.
 const DROPPED_RETRANSMITS_MAX: u64 = 1;
@@ -317,7 +317,8 @@ impl PeerConnection {
     }
 
     /// Whether the peer has dropped the earlier connection without a message: it did not answer
-    /// requests of that one, and has answered this one at once. Returns `true` at most once.
+    /// requests of the earlier connection, and has accepted this one at once. Returns `true` at
+    /// most once.
     pub(super) fn take_dropped_by_peer(&mut self, now: Instant) -> bool {
         let repeated = self.open.as_ref().map(|open| open.summary().traffic.retransmitted);
         let is_soon = |missed_at| now.saturating_duration_since(missed_at) <= DROPPED_WITHIN;
@@ -325,16 +326,16 @@ impl PeerConnection {
             && repeated.is_some_and(|repeated| repeated <= DROPPED_RETRANSMITS_MAX)
     }
 
-    /// Nothing has answered the attempt yet. Returns what to do.
+    /// Notes that nothing has answered the attempt yet. Returns the message, with what to check.
     pub(super) fn note_unanswered(&mut self) -> String {
         let seconds = UNANSWERED.as_secs();
         let port = self.remote.port();
         let ike = &self.pair.ike;
         let message = format!(
-            "the peer has not answered for {seconds} seconds; tacit tries again: check that the \
-             peer runs and listens on UDP port {port}, that no firewall drops UDP port {port} in \
-             either direction, and that `peer` and `port` in [ike.{ike}] are right. tacit uses \
-             only this port of the peer, not port 500"
+            "the peer has not answered for {seconds} seconds; tacit repeats its request: check \
+             that the peer runs and listens on UDP port {port}, that no firewall drops UDP port \
+             {port} in either direction, and that `peer` and `port` in [ike.{ike}] are right. \
+             tacit uses only this port of the peer, not port 500"
         );
         self.failure = Some(message.clone());
         self.failure_side = Some(FailureSide::Network);

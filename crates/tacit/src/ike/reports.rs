@@ -124,12 +124,12 @@ fn failure_event(one: &PeerConnection, failure: &IkeFailure) -> Event {
         .field("error", failure)
 }
 
-/// The first attempt since the connection was last established to which nothing has answered.
+/// Reports the first unanswered attempt since a tunnel of the connection last worked.
 pub(super) fn unanswered_first(log: &Log, one: &PeerConnection, error: &str) {
     log.warn(unanswered_event(one, error));
 }
 
-/// Nothing has answered an attempt yet, which continues.
+/// Reports to the audit log that nothing has answered an attempt yet. The attempt continues.
 pub(super) fn unanswered(log: &Log, one: &PeerConnection, error: &str) {
     log.audit(AuditOutcome::Failed, unanswered_event(one, error));
 }

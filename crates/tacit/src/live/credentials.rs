@@ -128,7 +128,7 @@ impl Credentials {
     }
 
     /// Returns the tables whose files have other contents than before, such as `[ike.branch]`.
-    /// Tables that are new are not among them.
+    /// New tables are not among them.
     #[must_use]
     pub fn tables_with_new_contents(&self, before: &Self) -> Vec<String> {
         let shared_keys = differing(&self.shared_keys, &before.shared_keys, PartialEq::eq);

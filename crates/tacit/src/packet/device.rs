@@ -6,9 +6,9 @@
 //! retransmit it only after a second. After a restart, the packets of many connections wait.
 //!
 //! Limits: a device holds at most [`HELD_PACKETS_MAX`] packets, of which [`HELD_LONG_MAX`] are
-//! longer than [`SHORT_BYTES_MAX`], each for at most [`HELD_TURNS_MAX`] seconds. In each second,
-//! the device reports at most [`DEMANDS_MAX`] destinations that need a tunnel. In each second, the
-//! device counts the refused packets of at most [`REFUSED_MAX`] destinations.
+//! longer than [`SHORT_BYTES_MAX`] bytes, each for at most [`HELD_TURNS_MAX`] seconds. In each
+//! second, the device reports at most [`DEMANDS_MAX`] destinations that need a tunnel, and counts
+//! the refused packets of at most [`REFUSED_MAX`] destinations.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -21,12 +21,13 @@ use tacit_sys::tun::Tun;
 use super::answers::SentDatagrams;
 use super::table::TunnelSlot;
 
-/// The largest number of packets of one device that wait for a tunnel: all that were in the queue
-/// of the device (500) when an agent took it over.
+/// The largest number of packets of one device that wait for a tunnel. A full queue of the device
+/// (500 packets) has room when an agent takes over the device.
 const HELD_PACKETS_MAX: usize = 512;
-/// The largest number of long packets among them: TCP packets that are not divided into segments.
+/// The largest number of long packets among them: large TCP packets, which the kernel has not yet
+/// divided into segments.
 const HELD_LONG_MAX: usize = 16;
-/// The length of the longest packet that is not long.
+/// Longer packets count as long.
 const SHORT_BYTES_MAX: usize = 1_500;
 /// How many seconds a packet waits at most.
 const HELD_TURNS_MAX: u32 = 10;

@@ -6,8 +6,9 @@
 //! [`TunLeaseWatch`], other threads find out that the lease was dropped, and that the program needs
 //! a new device.
 //!
-//! The lease contains a descriptor of the device, of which other threads get duplicates. So the
-//! kernel does not keep a device that no thread reads.
+//! The lease contains a descriptor of the device. Other threads duplicate it only when they hand
+//! over the device. So when the lease is dropped, no descriptor remains that would keep a device
+//! that no thread reads.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -196,7 +196,7 @@ impl PacketLoop for Pipeline {
             return;
         }
         if self.has_stopped_reading {
-            // The event came together with the order.
+            // The event arrived in the same turn as the order to stop.
             return;
         }
         let tun = TunId(number - FIRST_TUN);

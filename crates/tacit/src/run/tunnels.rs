@@ -91,10 +91,10 @@ pub struct OpenedTun {
     pub lease: TunLease,
 }
 
-/// The TUN device of a run on its way to another agent.
+/// The TUN device of a run that one agent hands over to another.
 #[derive(Debug)]
 pub struct HandedTunnels {
-    /// What the routes into it depend on.
+    /// The reports of peers from which the routes into the device are made.
     pub reports: PeerReports,
     /// Its descriptor.
     pub tun: OwnedFd,
@@ -299,9 +299,9 @@ impl RunTunnels {
         Ok(WantedTunnels { groups, addresses, assigned })
     }
 
-    /// Makes the routes those that are wanted. The first time that there are some, the helper makes
-    /// the device, unless the predecessor has handed one over. The helper makes another device if
-    /// the agent could not use it.
+    /// Installs the wanted routes, and removes others. For the first routes, the helper makes the
+    /// device, unless the predecessor has handed one over. If the agent could not use the device,
+    /// the helper makes another one.
     ///
     /// # Errors
     /// The kernel refuses, or there is no helper. No packet of a tunnel takes another route then.

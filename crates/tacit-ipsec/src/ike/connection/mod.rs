@@ -94,8 +94,8 @@ pub struct IkeConnection {
     is_behind_nat: bool,
     /// Whether a NAT is in front of the peer.
     is_peer_behind_nat: bool,
-    /// Whether this side has got another address since the peers have looked for a NAT, so that a
-    /// NAT may be in front of this side now.
+    /// Whether this side has got another address since the NAT detection. Then a NAT may be in
+    /// front of this side.
     has_moved: bool,
     has_ended: bool,
     /// What was repeated or fragmented.
