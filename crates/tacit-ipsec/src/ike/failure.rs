@@ -82,9 +82,9 @@ impl IkeFailure {
             Self::no_answer("the peer does not answer tacit's requests over the IKE SA");
         // A peer may drop a connection without a message (RFC 7296 section 2.4).
         failure.message.push_str(
-            ". If the peer answers a new connection, the peer has dropped this one without a \
-             message: the peer has restarted, or another agent or host has connected with the \
-             same identity",
+            ". If the peer answers a new connection, the network has failed meanwhile, or the peer \
+             has dropped this connection without a message: the peer has restarted, or another \
+             agent or host has connected with the same identity",
         );
         failure
     }

@@ -73,7 +73,10 @@ impl Agent {
             }
             Request::TakeOver { .. } => match self.refusal_of_successor() {
                 Some(reason) => Reply::error(reason),
-                None => self.hand_over(),
+                None => {
+                    self.runs.successor_takes_tuns = false;
+                    self.hand_over()
+                }
             },
             Request::ClearAccess => Reply::written(&self.clear_access()),
             // The task of the control connection serves it.
@@ -84,7 +87,11 @@ impl Agent {
                 Ok(reply) => reply,
                 Err(error) => Reply::error(error),
             },
-            Request::RelayedFlows => Reply::written(&self.relayed_flows()),
+            Request::RelayedFlows => {
+                // Every version that sends this request also takes over TUN devices.
+                self.runs.successor_takes_tuns = true;
+                Reply::written(&self.relayed_flows())
+            }
         };
         // The client may have closed its connection.
         let _ = back.send(reply);

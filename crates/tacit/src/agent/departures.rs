@@ -21,7 +21,10 @@ impl Runs {
             unlisten(&mut enrolled, workers).await;
             enrolled.services.stop();
             enrolled.run.end_hiding();
-            match services::depart(&enrolled).await {
+            // Without a descriptor for it, the successor makes another device.
+            let tunnels = enrolled.capture.tunnels.hand_over().await.unwrap_or_default();
+            let tunnels = tunnels.filter(|_| self.successor_takes_tuns);
+            match services::depart(&enrolled, tunnels).await {
                 Ok(Departing { state, sockets }) => {
                     states.push(state);
                     descriptors.extend(sockets);

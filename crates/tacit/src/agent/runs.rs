@@ -72,6 +72,8 @@ pub(super) struct Runs {
     /// Where the sockets of runs to the outside are opened.
     outside: Outside,
     resolvers: Arc<Resolvers>,
+    /// Whether the agent that takes over these runs knows TUN devices.
+    pub(super) successor_takes_tuns: bool,
     pub(super) events: mpsc::Sender<RunEvent>,
     /// Where TUN devices of runs go.
     tuns: mpsc::Sender<OpenedTun>,
@@ -176,6 +178,7 @@ impl Runs {
             host: Arc::default(),
             host_changes: InterfaceChanges::watch(),
             resolvers: Arc::new(resolvers(&options.resolvers, &outside)),
+            successor_takes_tuns: false,
             events,
             tuns,
             assigned: Vec::new(),

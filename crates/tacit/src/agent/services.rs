@@ -330,9 +330,12 @@ impl Services {
 ///
 /// # Errors
 /// The limit of open files is reached, or the helper creates no channel.
-pub(super) async fn depart(enrolled: &Enrolled) -> io::Result<Departing> {
+pub(super) async fn depart(
+    enrolled: &Enrolled,
+    tunnels: Option<HandedTunnels>,
+) -> io::Result<Departing> {
     let mut served = enrolled.services.copies()?;
-    served.tunnels = enrolled.capture.tunnels.hand_over().await?;
+    served.tunnels = tunnels;
     Departing::new(&enrolled.run, &enrolled.launcher, served).await
 }
 

@@ -153,18 +153,18 @@ impl Agent {
         helper: Option<HostHelper>,
     ) -> Result<(), AgentError> {
         self.listeners.serve(&self.workers).await;
-        let mut released = self.release_predecessor(handover)?;
+        let takeover::Released { runs, relayed } = self.release_predecessor(handover)?;
         if self.options.take_over {
             self.supervisor.iter_mut().for_each(Supervisor::released);
         }
         self.sockets_mut().for_each(Opened::take_file);
         let live = self.shared.live.load_full();
         self.shared.log.info(self.serving(&live));
-        for handed in std::mem::take(&mut released.runs) {
+        for handed in runs {
             self.runs.resume(handed, &self.workers).await;
         }
         if self.runs.registry.host().is_some() {
-            self.coverage.inherit(released.relayed_flows());
+            self.coverage.inherit(relayed);
         }
         self.runs.accept_launchers(launcher)?;
         if self.options.private && self.options.take_over && self.runs.registry.is_empty() {

@@ -10,7 +10,6 @@
 //!   RelayedFlows ───────────────────> sends the flows of the captured host that it relays
 //!   Release  ───────────────────────> stops accepting, serves open connections to their end,
 //!            <─────────────────────── and sends its runs and their sockets, one in each message
-//!   RelayedFlows ───────────────────> sends them again, with those that it accepted meanwhile
 //! ```
 //!
 //! Until `Release`, both agents accept connections, so that no connection is refused. If the
@@ -22,7 +21,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -40,9 +38,6 @@ use super::coverage::RelayedFlow;
 use super::opened::{self, Inherited, InheritedFile, ListenError, Opened, RequiredListener};
 use crate::live::ClearAccessState;
 use crate::run::handover::RunState;
-
-/// How long a predecessor may take to send the flows that it still relays.
-const RELAYED_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// Sockets that were passed to this agent and are not used yet.
 #[derive(Debug, Default)]
@@ -75,24 +70,8 @@ pub(super) struct HandedRun {
 pub(super) struct Released {
     /// Its runs.
     pub(super) runs: Vec<HandedRun>,
-    /// The flows of the captured host that it relayed before its release.
-    relayed: Vec<RelayedFlow>,
-    /// The control connection to it; `None` if it has ended, or if there was none.
-    predecessor: Option<UnixStream>,
-}
-
-impl Released {
-    /// Returns the flows of the captured host that the predecessor, or one before it, relays. If
-    /// two flows have the same ends, the first is the current one.
-    pub(super) fn relayed_flows(self) -> Vec<RelayedFlow> {
-        let now = self.predecessor.and_then(|predecessor| {
-            // This agent serves already, so it must not wait for a process that was stopped.
-            predecessor.set_read_timeout(Some(RELAYED_WAIT_MAX)).ok()?;
-            // A predecessor that relays nothing itself may have ended.
-            relayed_flows(&predecessor).ok()
-        });
-        now.unwrap_or_default().into_iter().chain(self.relayed).collect()
-    }
+    /// The flows of the captured host that it, or an agent before it, relays.
+    pub(super) relayed: Vec<RelayedFlow>,
 }
 
 impl Handover {
@@ -159,7 +138,7 @@ impl Handover {
         for unused in self.sockets.iter().filter(has_file) {
             opened::remove_file(&unused.address);
         }
-        Ok(Released { runs, relayed, predecessor: Some(predecessor) })
+        Ok(Released { runs, relayed })
     }
 }
 

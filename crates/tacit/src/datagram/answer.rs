@@ -1,7 +1,6 @@
 //! Relays UDP answers whose source address or port differs from the destination of the program's
 //! datagram. For example, a TFTP server answers from another port.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -11,7 +10,6 @@ use std::time::Instant;
 
 use tacit_core::datagram::DatagramKey;
 use tacit_core::flow::Flow;
-use tacit_core::icmp::IcmpError;
 use tacit_core::meter::Component;
 use tacit_core::policy::Answers;
 use tacit_sys::datagram;
@@ -20,7 +18,6 @@ use tacit_sys::watch::READABLE_OR_ERROR;
 use super::BATCH_MAX;
 use super::answerers::Answerer;
 use super::flow::{BatchResult, FlowEnd, FlowHost, FlowRelay, SendEnds, Sending};
-use super::icmp_errors::send_icmp_error;
 use crate::clock;
 use crate::ledger::{charged, meter};
 use crate::live::LiveAction;
@@ -98,10 +95,8 @@ impl FlowRelay {
         let Some(spoofed) = answerer.spoofed.get() else { return Ok(BatchResult::Empty) };
         let key = DatagramKey { program: self.key.program, destination: answerer.shown };
         let ends = SendEnds { key, target: answerer.address };
-        let is_permitted = self.is_permitted(&**lane);
-        if !is_permitted {
-            // These datagrams have another destination than the flow, so they are rejected below.
-            lane.decide_again(self, VecDeque::new());
+        if !self.is_permitted(&**lane) {
+            return Err(self.decide_again(lane, key, spoofed));
         }
         let mut scratch = lane.scratch();
         for _ in 0..BATCH_MAX {
@@ -118,10 +113,7 @@ impl FlowRelay {
             };
             answerer.touch();
             lane.touch(&self.key);
-            if !is_permitted {
-                let cause = IcmpError::PortUnreachable;
-                send_icmp_error(lane.receiver(), &key, cause, payload, None);
-            } else if self.send_to(lane.receiver(), payload, &ends) == Sending::Full {
+            if self.send_to(lane.receiver(), payload, &ends) == Sending::Full {
                 lane.count_drop();
             }
         }

@@ -60,9 +60,9 @@ pub(super) trait FlowHost {
     fn is_open(&self, key: &DatagramKey) -> bool;
     /// Takes the datagrams that arrived before the flow had a socket of its own.
     fn drain(self: &Rc<Self>);
-    /// Ends a flow that the current policy may not permit. Decides about a flow with the same ends
-    /// by this policy, and relays or rejects the datagrams that the program has sent.
-    fn decide_again(self: &Rc<Self>, relay: &FlowRelay, sent: VecDeque<Vec<u8>>);
+    /// Ends a flow that the current policy may not permit. If the program has sent datagrams, this
+    /// policy decides about a flow with the ends `key`, which relays or rejects them.
+    fn decide_again(self: &Rc<Self>, relay: &FlowRelay, key: DatagramKey, sent: VecDeque<Vec<u8>>);
     /// Called when the flow has ended.
     fn forget(&self, relay: &Rc<FlowRelay>);
 }
@@ -84,6 +84,8 @@ pub(super) struct FlowRelay {
     spoofed: OnceCell<Watched>,
     /// The other sources of answers.
     pub(super) answerers: Answerers,
+    /// Whether a new policy ends the flow.
+    is_decided_again: Cell<bool>,
     over: Notify,
 }
 
@@ -197,6 +199,7 @@ impl FlowRelay {
                 dialled,
                 spoofed: OnceCell::new(),
                 answerers: Answerers::default(),
+                is_decided_again: Cell::new(false),
                 over: Notify::new(),
             }),
             Err(error) => Err(NotDialled { connection, error }),
@@ -208,10 +211,24 @@ impl FlowRelay {
         self.over.notify_one();
     }
 
+    /// Ends the flow, because a new policy may not permit it.
+    pub(super) fn end_for_new_policy(&self) {
+        self.is_decided_again.set(true);
+        self.end();
+    }
+
+    /// Why [`Self::end`] was called.
+    fn end_reason(&self) -> FlowEnd {
+        if self.is_decided_again.get() { FlowEnd::DecidedAgain } else { FlowEnd::Over }
+    }
+
     /// Sends a datagram that the receiver has read.
     pub(super) fn send_early(&self, lane: &Rc<impl FlowHost>, payload: &[u8]) {
         if !self.is_permitted(&**lane) {
-            return lane.decide_again(self, VecDeque::from([payload.to_vec()]));
+            let waiting = self.spoofed.get().and_then(|one| waiting_in(one, &**lane).ok());
+            let mut sent = waiting.unwrap_or_default();
+            sent.push_back(payload.to_vec());
+            return lane.decide_again(self, self.key, sent);
         }
         if self.send(lane.receiver(), payload) == Sending::Full {
             lane.count_drop();
@@ -225,9 +242,7 @@ impl FlowRelay {
     pub(super) fn send_batch(&self, lane: &Rc<impl FlowHost>) -> Result<BatchResult, FlowEnd> {
         let Some(spoofed) = self.spoofed.get() else { return Ok(BatchResult::Empty) };
         if !self.is_permitted(&**lane) {
-            let sent = waiting_in(spoofed, &**lane)?;
-            lane.decide_again(self, sent);
-            return Err(FlowEnd::DecidedAgain);
+            return Err(self.decide_again(lane, self.key, spoofed));
         }
         lane.touch(&self.key);
         let mut queue = lane.queue();
@@ -247,6 +262,23 @@ impl FlowRelay {
             }
         }
         Ok(BatchResult::More)
+    }
+
+    /// Ends the flow, and has the current policy decide about the datagrams that the program has
+    /// sent to `key.destination`, which wait in this socket.
+    pub(super) fn decide_again(
+        &self,
+        lane: &Rc<impl FlowHost>,
+        key: DatagramKey,
+        spoofed: &Watched,
+    ) -> FlowEnd {
+        match waiting_in(spoofed, &**lane) {
+            Ok(sent) => {
+                lane.decide_again(self, key, sent);
+                FlowEnd::DecidedAgain
+            }
+            Err(gone) => gone,
+        }
     }
 
     /// Sends the first datagrams of a queue to the destination. Returns the number of the first one
@@ -295,8 +327,7 @@ impl FlowRelay {
         ready: Ready,
     ) -> Result<BatchResult, FlowEnd> {
         if !self.is_permitted(&**lane) {
-            lane.decide_again(self, VecDeque::new());
-            return Err(FlowEnd::DecidedAgain);
+            return Err(self.decide_again(lane, self.key, spoofed));
         }
         lane.note_answer(&self.key);
         let mut queue = lane.queue();
@@ -551,7 +582,7 @@ pub(super) async fn relay(lane: Rc<impl FlowHost + 'static>, relay: Rc<FlowRelay
     let life = pin!(async {
         tokio::select! {
             biased;
-            () = relay.over.notified() => FlowEnd::Over,
+            () = relay.over.notified() => relay.end_reason(),
             () = record.closed() => FlowEnd::Closed,
             end = relay.relay(&lane) => end,
         }

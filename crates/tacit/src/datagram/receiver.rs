@@ -522,16 +522,20 @@ impl FlowHost for Lane {
         Self::drain(self);
     }
 
-    fn decide_again(self: &Rc<Self>, relay: &FlowRelay, sent: VecDeque<Vec<u8>>) {
-        relay.end();
-        let is_current = self.flows.borrow().flow(&relay.key).is_some_and(
+    fn decide_again(self: &Rc<Self>, relay: &FlowRelay, key: DatagramKey, sent: VecDeque<Vec<u8>>) {
+        relay.end_for_new_policy();
+        let mut flows = self.flows.borrow_mut();
+        let is_current = flows.flow(&relay.key).is_some_and(
             |state| matches!(state, State::Open(present) if std::ptr::eq(&**present, relay)),
         );
-        if is_current {
-            self.begin(relay.key, sent);
-        } else {
+        if !is_current {
             // Another call has already decided about the flow, or the run is over.
-            sent.iter().for_each(|_| self.count_drop());
+            return sent.iter().for_each(|_| self.count_drop());
+        }
+        flows.end(&relay.key);
+        drop(flows);
+        if !sent.is_empty() {
+            self.begin(key, sent);
         }
     }
 

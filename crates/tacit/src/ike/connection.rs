@@ -431,8 +431,10 @@ impl PeerConnection {
 
     /// The connection, or an attempt, has failed.
     pub(super) fn note_failed(&mut self, failure: &IkeFailure, now: Instant) {
-        let is_missed = self.is_established && failure.kind == "peer-does-not-answer";
-        self.missed_at = is_missed.then_some(now);
+        // If this host has another address now, the peer may have sent its answers to the old one.
+        let has_moved = self.open.as_ref().is_some_and(IkeConnection::has_moved);
+        let is_silent = self.is_established && failure.kind == "peer-does-not-answer";
+        self.missed_at = (is_silent && !has_moved).then_some(now);
         self.open = None;
         self.is_established = false;
         self.retry_at = Some(now + retry_wait(self.failures));

@@ -141,10 +141,12 @@ fn unanswered_event(one: &PeerConnection, error: &str) -> Event {
 /// The peer has dropped the earlier connection without a message.
 pub(super) fn dropped_by_peer(log: &Log, one: &PeerConnection) {
     let reason = "the peer answered no request of the earlier connection, but has accepted this \
-                  one at once: the peer has restarted, or it ended the earlier connection when \
-                  another agent or host connected with the same `local-id`";
-    let next = "set inner = \"gateway\", or give each agent and host its own `local-id` and \
-                `inner` in [ike.NAME]; to see who has connected, read the peer's log";
+                  one at once: the network has failed meanwhile, or the peer has restarted, or it \
+                  ended the earlier connection when another agent or host connected with the same \
+                  `local-id`";
+    let next = "if other agents or hosts use this `local-id`, set inner = \"gateway\", or give \
+                each agent and host its own `local-id` and `inner` in [ike.NAME]; to see who has \
+                connected, read the peer's log";
     let event = about(Event::new("ike-dropped-by-peer"), one).field("reason", reason);
     log.warn(event.field("local-identity", &one.settings.peer.local_id).field("next", next));
 }

@@ -311,7 +311,8 @@ fn a_flow_continues_if_a_new_policy_permits_it_for_its_program() {
         enrolled python3 "$PEERS/datagrams.py" talk 10.9.8.7 5000 <one >said & program=$!
         exec 7>one; echo hello >&7
         until_true grep -q hello said
-        sed 's|^name = "echo"|&\nprogram = "/usr/bin/python3*"|' run.toml >policy.toml
+        python=$(readlink -f /usr/bin/python3)
+        sed "s|^name = \"echo\"|&\nprogram = \"$python\"|" run.toml >policy.toml
         ordinary ./tacit reload --control scratch/control >/dev/null
         echo more >&7; until_true grep -q -e more -e E said
         exec 7>&-; wait $program

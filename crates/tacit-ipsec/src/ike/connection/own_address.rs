@@ -19,6 +19,12 @@ impl IkeConnection {
         self.path.local
     }
 
+    /// Whether this side has got another address during this connection.
+    #[must_use]
+    pub fn has_moved(&self) -> bool {
+        self.has_moved
+    }
+
     /// Notes the address from which this side sends now. If it is another one, this side sends a
     /// request to the peer, or repeats the one that has no response.
     pub fn note_local_address(&mut self, now: Instant, local: SocketAddr) {

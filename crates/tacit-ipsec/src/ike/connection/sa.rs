@@ -115,6 +115,14 @@ impl Retransmission {
         self.left = self.left.min(most);
     }
 
+    /// Continues on another path. The delays begin again, because nothing shows that the request
+    /// fails on this path. At least [`NEW_PATH_RETRANSMITS_MIN`] repetitions are left.
+    fn continue_on_new_path(&mut self, now: Instant) {
+        self.left = self.left.max(NEW_PATH_RETRANSMITS_MIN);
+        self.delay = RETRANSMIT_FIRST;
+        self.at = now + self.delay;
+    }
+
     /// Counts a repetition. Returns `false` if there were enough of them.
     pub(super) fn repeat(&mut self, now: Instant) -> bool {
         let Some(left) = self.left.checked_sub(1) else { return false };
@@ -388,11 +396,10 @@ impl IkeSa {
         outstanding.retransmission.repeat(now).then(|| outstanding.datagrams.clone())
     }
 
-    /// Repeats the outstanding request, if there is one, by another path to the peer. The number of
-    /// repetitions and their delays begin again: nothing shows that they fail on this path.
+    /// Repeats the outstanding request, if there is one, by another path to the peer.
     pub(super) fn retransmit_on_new_path(&mut self, now: Instant) -> Option<Vec<Vec<u8>>> {
         let outstanding = self.outstanding.as_mut()?;
-        outstanding.retransmission = Retransmission::start(now, RETRANSMITS_MAX);
+        outstanding.retransmission.continue_on_new_path(now);
         Some(outstanding.datagrams.clone())
     }
 }
@@ -421,6 +428,8 @@ const RETRANSMIT_FIRST: Duration = Duration::from_secs(1);
 const RETRANSMIT_DELAY_MAX: Duration = Duration::from_secs(16);
 /// How often a request is repeated: about two minutes altogether.
 pub(super) const RETRANSMITS_MAX: u32 = 9;
+/// The repetitions of a request that are left on a new path at least. They take 15 seconds.
+const NEW_PATH_RETRANSMITS_MIN: u32 = 3;
 /// How often a request is repeated that deletes the IKE SA: 15 seconds altogether. A peer that has
 /// answered has forgotten the IKE SA, so it answers no repetition if the answer was lost.
 const DELETE_RETRANSMITS_MAX: u32 = 3;

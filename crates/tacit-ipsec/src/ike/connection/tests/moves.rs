@@ -151,6 +151,23 @@ fn a_side_with_another_address_repeats_its_request_from_it_at_once() {
 }
 
 #[test]
+fn a_connection_to_a_silent_peer_fails_whenever_this_side_moves() {
+    let mut pair = opened();
+    pair.network.lost = 100;
+    pair.command(0, IkeConnection::rekey);
+    // Each address is used for longer than the repetitions on a new path take.
+    for last in 0..10 {
+        pair.run(SECOND * 20);
+        let address = SocketAddr::from(([192, 0, 2, 100 + last], 4500));
+        pair.command(0, |connection, now| connection.note_local_address(now, address));
+    }
+    let is_silent = |failure: &IkeFailure| failure.kind == "peer-does-not-answer";
+    let failed = pair.sides[0]
+        .count(|event| matches!(event, IkeEvent::Failed(failure) if is_silent(failure)));
+    assert_eq!(failed, 1);
+}
+
+#[test]
 fn another_address_does_not_delay_the_end_of_a_connection() {
     let mut pair = opened();
     pair.network.lost = 100;
