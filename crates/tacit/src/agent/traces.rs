@@ -12,7 +12,7 @@ use crate::control::trace::Tracer;
 use crate::session::trace::TraceEndReason;
 use crate::stream::lane::Shared;
 
-/// How long the end of the agent waits for the files of traces.
+/// How long the end of the agent waits for the files and reports of traces.
 const TRACES_WAIT_MAX: Duration = Duration::from_secs(1);
 /// How often it checks them.
 const TRACES_POLL: Duration = Duration::from_millis(10);
@@ -33,7 +33,7 @@ impl Agent {
         TracesDisplay { version: VERSION, traces: self.shared.table.traces().show() }
     }
 
-    /// Ends all traces, and waits a while until their files are complete.
+    /// Ends all traces, and waits a while until their files are complete and their reports sent.
     pub(super) async fn end_traces(&self) {
         let traces = self.shared.table.traces();
         traces.end_all(TraceEndReason::AgentEnded);
@@ -41,7 +41,5 @@ impl Agent {
         while !traces.is_empty() && Instant::now() < until {
             tokio::time::sleep(TRACES_POLL).await;
         }
-        // The tasks of control connections send the reports.
-        tokio::task::yield_now().await;
     }
 }

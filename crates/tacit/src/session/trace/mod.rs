@@ -116,6 +116,8 @@ pub struct StartedTrace {
     pub trace: Arc<Trace>,
     /// The report of the trace, when it has ended.
     pub report: oneshot::Receiver<TraceReport>,
+    /// Keeps the slot until the report was sent to the client.
+    _slot: Arc<TraceSlot>,
 }
 
 /// Why a trace cannot start.
@@ -161,7 +163,8 @@ impl Traces {
         rights: ThreadRights,
         log: &Log,
     ) -> Result<StartedTrace, TraceRefused> {
-        let slot = TraceSlot::take(self).ok_or(TraceRefused::TooMany)?;
+        let slot = Arc::new(TraceSlot::take(self).ok_or(TraceRefused::TooMany)?);
+        let of_thread = Arc::clone(&slot);
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let (trace, messages) = Trace::new(id, options);
         let trace = Arc::new(trace);
@@ -171,7 +174,7 @@ impl Traces {
             give_up_rights(rights);
             let report = writer.run();
             log_end(&thread_log, id, &report);
-            slot.release(id);
+            of_thread.remove_trace(id);
             report
         };
         let report = on_own_thread("trace", work).map_err(TraceRefused::NoThread)?;
@@ -185,7 +188,7 @@ impl Traces {
             let listener = self.tunnels.lock().unwrap_or_else(PoisonError::into_inner);
             listener.iter().for_each(|listener| listener(&trace));
         }
-        Ok(StartedTrace { trace, report })
+        Ok(StartedTrace { trace, report, _slot: slot })
     }
 
     /// Ends all traces.
@@ -193,13 +196,13 @@ impl Traces {
         self.active.load().iter().for_each(|trace| trace.end(reason));
     }
 
-    /// The number of traces that have not ended.
+    /// The number of traces that have not ended, or whose reports were not sent yet.
     #[must_use]
     pub fn len(&self) -> usize {
         self.running.load(Ordering::Acquire)
     }
 
-    /// Whether all have ended.
+    /// Whether all have ended, and their reports were sent.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -293,6 +296,7 @@ impl Traces {
 }
 
 /// One of the [`TRACES_MAX`] slots for traces, which is released when dropped.
+#[derive(Debug)]
 struct TraceSlot {
     traces: Arc<Traces>,
 }
@@ -306,8 +310,8 @@ impl TraceSlot {
         taken.is_ok().then(|| Self { traces: Arc::clone(traces) })
     }
 
-    /// Releases the number when the trace has ended.
-    fn release(self, id: u64) {
+    /// Removes the trace of this slot, which has ended.
+    fn remove_trace(&self, id: u64) {
         self.traces.active.rcu(|active| {
             active.iter().filter(|trace| trace.id != id).cloned().collect::<Vec<_>>()
         });
