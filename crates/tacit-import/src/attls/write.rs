@@ -173,8 +173,8 @@ fn end(options: AttlsOptions, at: &Origin, items: &mut Vec<Item>, findings: &mut
         );
         return;
     }
-    let message = "connections that match no rule are in clear, as on z/OS: the last rules permit \
-                   these connections";
+    let message = "connections that the policy of z/OS does not protect are in clear, as on z/OS: \
+                   the last rules of the new policy permit them";
     findings.changed(
         at,
         message,

@@ -62,8 +62,8 @@ struct DatagramClientArgs {
     /// Duration of the measurement
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     seconds: Duration,
-    /// Retry the first request for this long, even if the server's host refuses it. Without this
-    /// option, retry for 30s, but exit at the first refusal
+    /// Retry the first request for this long, also if the server's host refuses it. Without this
+    /// option: retry for 30s, and exit at once if the server's host refuses the request
     #[arg(long, value_name = "TIME", value_parser = time)]
     wait: Option<Duration>,
     #[command(flatten)]

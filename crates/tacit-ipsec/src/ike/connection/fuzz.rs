@@ -72,7 +72,7 @@ impl Scene {
             sent: Vec::new(),
         });
         let limiter = IkeLimiter::new(&mut TestRandom(9), now);
-        let Ok(limiter) = limiter else { unreachable!("the fuzzer always has random bytes") };
+        let Ok(limiter) = limiter else { unreachable!("creating random bytes does not fail") };
         let mut scene = Self { sides, limiter, now };
         let config = Arc::clone(&scene.sides[0].config);
         let random = Box::new(TestRandom(1));

@@ -133,7 +133,7 @@ enum PaperChoice {
     /// z/VM: CPU time of a new connection while many connections are open, with and without client
     /// certificates
     Zvm,
-    /// z/VSE: transfers with a TCP/IP stack in z/VSE, and with Linux Fast Path (LFP) instead
+    /// z/VSE: transfers with a TCP/IP stack in z/VSE, and transfers with Linux Fast Path (LFP)
     Lfp,
     /// z/OS: traffic in clear, and IPsec with and without a special processor (zIIP)
     Ipsec,

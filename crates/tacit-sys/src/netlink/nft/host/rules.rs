@@ -9,7 +9,7 @@
 //! output       decides about the packets of programs, by sender and destination
 //!   marked     accepts the agent's own packets, and SYNs that the agent has released
 //!   headers    drops packets with a source route
-//!   noted      captures packets of connections that are already captured
+//!   noted      captures the later packets of captured connections
 //! forwarded    receives packets from the interfaces of containers
 //!   forwarding decides about packets of containers, by destination
 //! routed       refuses packets of containers if DNAT gives them a captured destination
