@@ -32,7 +32,7 @@ use crate::control::display::unix::UnixDisplay;
 use crate::control::render::costs::By;
 use crate::control::render::width::TextWidth;
 use crate::control::render::{self, Table, connections};
-use crate::control::{Display, Request, private_agents};
+use crate::control::{self, Display, Request, private_agents};
 use crate::cpus;
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, fail, pretty, print};
 use crate::ledger::costs::Costs;
@@ -122,7 +122,7 @@ pub fn run(args: &ShowArgs) -> ExitCode {
         (Display::Metrics, _) => args.show::<MetricsDisplay>(),
         (Display::Identities, _) => args.show::<IdentitiesDisplay>(),
         (Display::Limits, _) => args.show::<LimitsDisplay>(),
-        (Display::Refused, _) => args.show::<RefusedDisplay>(),
+        (Display::Refused, _) => show_refused(args),
         (Display::Audit, _) => args.show::<AuditDisplay>(),
         (Display::Coverage, _) => args.show::<CoverageDisplay>(),
         (Display::Traces, _) => args.show::<TracesDisplay>(),
@@ -218,6 +218,17 @@ impl ShowArgs {
         };
         filter.is_any().then_some(filter)
     }
+}
+
+fn show_refused(args: &ShowArgs) -> Result<String, ClientError> {
+    let mut text = args.show::<RefusedDisplay>()?;
+    if args.control.is_none() && !args.json && args.path() == control::default_path() {
+        for run in private_agents::answering_with_commands() {
+            text.push_str("(a run has an agent of its own: to show its refusals, add --control ");
+            text.push_str(&format!("{run})\n"));
+        }
+    }
+    Ok(text)
 }
 
 fn show_connections(args: &ShowArgs) -> Result<String, ClientError> {

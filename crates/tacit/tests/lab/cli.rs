@@ -243,6 +243,26 @@ fn displays_find_the_only_run_if_a_killed_agent_left_the_default_socket() {
 }
 
 #[test]
+fn the_refusals_of_an_agent_name_the_runs_that_have_agents_of_their_own() {
+    let output = as_ordinary_user(
+        "./tacit agent --policy p.toml 2>scratch/log & agent=$!
+         until_there $own/agent.sock
+         ./tacit show refused | grep -c 'agent of its own'
+         printf 'version = 1\n[[rule]]\nname = \"out\"\ndirection = \"outbound\"\n\
+            remote = \"192.0.2.1\"\npermit = true\n' >scratch/run.toml
+         ./tacit run --policy scratch/run.toml --log none -- bash -c '
+            touch scratch/up; until [ -e scratch/end ]; do sleep 0.02; done' & run=$!
+         until_there scratch/up
+         ./tacit show refused | grep -o \"add --control $TMPDIR/tacit-run-$run/agent.sock (\"
+         ./tacit show refused --json | grep -c 'of its own'
+         touch scratch/end; wait $run; ./tacit drain >/dev/null; wait $agent",
+    );
+    let said = String::from_utf8_lossy(&output.stdout);
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!((lines.len(), lines[0], lines[2]), (3, "0", "0"), "{}", text_of(&output));
+}
+
+#[test]
 fn errors_have_an_identifier_and_the_next_step() {
     let lab = Lab::new();
     let rule = "[[rule]]\nname = \"r\"\nlisten = \"unix:@next-step\"\ndeny = true\n";
