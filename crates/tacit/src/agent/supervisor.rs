@@ -15,8 +15,9 @@
 //!
 //! If an agent crashes, the supervisor starts another agent one second later. After more than
 //! `CRASHES_MAX` crashes in one minute, the supervisor starts no further agent. If another process
-//! kills the only agent, the supervisor ends. If another process kills the serving agent while an
-//! older agent still drains, the supervisor starts another agent, as after a crash.
+//! kills the only agent, or all agents within a second, the supervisor ends. If another process
+//! kills the serving agent while an older agent still drains, the supervisor starts another agent,
+//! as after a crash.
 //!
 //! The supervisor of a private agent (an agent for one run) is a fork of the launcher `tacit run`.
 //! This supervisor ignores SIGHUP, SIGTERM and SIGINT, and does not replace an agent that crashes.
@@ -310,7 +311,9 @@ async fn supervise(
             Outcome::Run => {}
             Outcome::Crashed(_) | Outcome::OnlyDraining if !private && agents.may_start_again() => {
                 tokio::time::sleep(CRASH_PAUSE).await;
-                agents.start_again()?;
+                if let Some(code) = agents.start_again_unless_killed()? {
+                    return Ok(code);
+                }
             }
             Outcome::OnlyDraining => agents.report_to_all("the new agent has ended"),
             Outcome::Crashed(code) => return Ok(code),
@@ -344,6 +347,19 @@ impl Agents {
             self.starting.insert(pid, None);
         }
         self.follow(Started { pid, channel: ours, reads_reports: false })
+    }
+
+    /// Starts another agent after one that has failed. If another process has meanwhile killed the
+    /// last agent that drained too, returns the exit status of the supervisor instead.
+    fn start_again_unless_killed(&mut self) -> io::Result<Option<u8>> {
+        if !self.running.is_empty()
+            && let Outcome::Ended(code) = self.reap()?
+            && code != EXIT_OK
+        {
+            return Ok(Some(self.failure.unwrap_or(code)));
+        }
+        self.start_again()?;
+        Ok(None)
     }
 
     /// Starts another agent after one that has failed.
