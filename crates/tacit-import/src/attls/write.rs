@@ -173,7 +173,7 @@ fn end(options: AttlsOptions, at: &Origin, items: &mut Vec<Item>, findings: &mut
         );
         return;
     }
-    let message = "connections that the policy of z/OS does not protect are in clear, as on z/OS: \
+    let message = "connections that match no rule of the AT-TLS policy are in clear, as on z/OS: \
                    the last rules of the new policy permit them";
     findings.changed(
         at,
