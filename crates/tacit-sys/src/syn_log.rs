@@ -17,6 +17,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, sockopt};
 use crate::netlink::nflog::{self, LogCause, LoggedPacket};
 pub use crate::netlink::nft::Copies;
 use crate::netlink::nft::{AGENT_MARK, RELEASE_MARK, SYN_LOG_GROUP};
+use crate::netlink::route::LO;
 use crate::option::{attach_filter, bind_to_interface};
 
 /// Opens the socket that receives the copies, in the network namespace of the calling thread.
@@ -149,8 +150,6 @@ fn code_of(code: u32) -> u16 {
 
 /// A placeholder for the distance to the end.
 const DROP: u8 = u8::MAX;
-/// `lo` is the first interface of every namespace.
-const LO: u32 = 1;
 /// `SKF_AD_OFF`: added to an offset, it selects what the kernel knows about a packet in addition to
 /// its bytes.
 const ANCILLARY: u32 = 0xffff_f000;

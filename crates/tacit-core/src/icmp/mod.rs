@@ -197,6 +197,18 @@ fn push_datagram(quoted: &mut Vec<u8>, sent: SentDatagram<'_>, bytes_max: usize)
     quoted.truncate(bytes_max);
 }
 
+/// Whether a message of ICMP or ICMPv6 with this type is an error.
+#[must_use]
+pub fn is_error(protocol: u8, kind: u8) -> bool {
+    match protocol {
+        // RFC 792: unreachable, source quench, redirect, time exceeded, parameter problem.
+        ICMP => matches!(kind, 3 | 4 | 5 | 11 | 12),
+        // RFC 4443 section 2.1.
+        ICMPV6 => kind < 128,
+        _ => false,
+    }
+}
+
 const ICMP_HEADER_BYTES: usize = 8;
 const UDP_HEADER_BYTES: usize = 8;
 const CHECKSUM_AT: usize = 2;

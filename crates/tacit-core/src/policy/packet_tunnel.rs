@@ -18,6 +18,7 @@ use super::filter::{FilterPacket, ICMP, ICMPV6, PacketPath, TCP, TransportHeader
 use super::ike::InnerAddressSource;
 use super::tunnel::{TunnelGroup, TunnelRoutes, TunnelRule};
 use crate::flow::{Direction, Protocol};
+use crate::icmp;
 
 /// The decision of the rules with `ipsec` about a packet in a tunnel, for some runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -198,35 +199,29 @@ impl PacketEnds {
             (ICMP, true) | (ICMPV6, false) => Protocol::Icmp,
             _ => return None,
         };
+        let ports = match packet.header {
+            TransportHeader::Ports { source, destination, .. } => [source, destination].map(Some),
+            TransportHeader::Icmp { .. } | TransportHeader::Other => [None, None],
+        };
+        let sender = (packet.source, ports[0]);
+        let receiver = (packet.destination, ports[1]);
         let of_sender = match packet.path {
             PacketPath::ToTunnel(_) => Direction::Outbound,
             _ => Direction::Inbound,
         };
-        let [source_port, destination_port] = match packet.header {
-            TransportHeader::Ports { source, destination, .. } => [source, destination].map(Some),
-            TransportHeader::Icmp { .. } | TransportHeader::Other => [None, None],
+        let [local, remote] = match of_sender {
+            Direction::Outbound => [sender, receiver],
+            Direction::Inbound => [receiver, sender],
         };
         let is_fragment = packet.is_fragment;
-        let opens = !is_fragment && protocol == Protocol::Tcp && packet.header.opens();
-        Some(match of_sender {
-            Direction::Outbound => Self {
-                protocol,
-                local_port: source_port,
-                remote_port: destination_port,
-                remote: packet.destination,
-                is_fragment,
-                opens,
-                of_sender,
-            },
-            Direction::Inbound => Self {
-                protocol,
-                local_port: destination_port,
-                remote_port: source_port,
-                remote: packet.source,
-                is_fragment,
-                opens,
-                of_sender,
-            },
+        Some(Self {
+            protocol,
+            local_port: local.1,
+            remote_port: remote.1,
+            remote: remote.0,
+            is_fragment,
+            opens: !is_fragment && protocol == Protocol::Tcp && packet.header.opens(),
+            of_sender,
         })
     }
 
@@ -268,13 +263,7 @@ impl PacketEnds {
 /// Whether the packet is an ICMP error, which belongs to the flow of the packet that caused it.
 fn is_icmp_error(packet: &FilterPacket) -> bool {
     let TransportHeader::Icmp { kind, .. } = packet.header else { return false };
-    match packet.protocol {
-        // RFC 792: unreachable, source quench, redirect, time exceeded, parameter problem.
-        ICMP => matches!(kind, 3 | 4 | 5 | 11 | 12),
-        // RFC 4443 section 2.1.
-        ICMPV6 => kind < 128,
-        _ => false,
-    }
+    icmp::is_error(packet.protocol, kind)
 }
 
 /// The most names of runs for which the rules are evaluated.

@@ -25,7 +25,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 
 use super::error::Error;
 use super::message::{NLM_F_ACK, NetlinkRequest, attributes, read_u16, read_u32};
-use super::route::{self, Families, OWN_UNIQUE_LOCAL, OWN_V4, OWN_V6};
+use super::route::{self, Families, LO, OWN_UNIQUE_LOCAL, OWN_V4, OWN_V6};
 use super::socket::{Netlink, ReplyCount};
 use crate::ip_version::IpVersion;
 
@@ -465,8 +465,6 @@ const CREATE: u16 = NLM_F_ACK | 0x400 | 0x200;
 const REPLACE: u16 = NLM_F_ACK | 0x400 | 0x100;
 /// The hardware type of TUN devices.
 const ARPHRD_NONE: u16 = 0xfffe;
-/// `lo` is the first interface of every namespace.
-const LO: u32 = 1;
 const IFINFO_BYTES: usize = 16;
 const IFADDR_BYTES: usize = 8;
 const IFF_UP: u32 = 1;

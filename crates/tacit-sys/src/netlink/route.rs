@@ -288,7 +288,7 @@ const RTM_DELROUTE: u16 = 25;
 const CREATE: u16 = NLM_F_ACK | 0x400 | 0x100;
 
 /// `lo` is the first interface of every namespace.
-const LO: u32 = 1;
+pub(crate) const LO: u32 = 1;
 const IFF_UP: u32 = 1;
 const IFINFO_BYTES: usize = 16;
 const INET: u8 = 2;

@@ -14,6 +14,7 @@
 
 use super::error::Error;
 use super::message::{NLM_F_ACK, NetlinkRequest, attributes, read_u32};
+use super::route::LO;
 use super::socket::{Netlink, ReplyCount};
 use crate::ip_version::{IpSupport, IpVersion};
 
@@ -226,8 +227,6 @@ const RTPROT_KERNEL: u8 = 2;
 const RT_SCOPE_UNIVERSE: u8 = 0;
 const RT_SCOPE_HOST: u8 = 254;
 const RTN_LOCAL: u8 = 2;
-/// `lo` is the first interface of every namespace.
-const LO: u32 = 1;
 
 #[cfg(test)]
 mod tests {

@@ -438,6 +438,18 @@ impl Lane {
         }
     }
 
+    /// Removes a flow, unless another one has the same ends now. Returns whether it was there.
+    fn end_relayed(&self, relay: &FlowRelay) -> bool {
+        let mut flows = self.flows.borrow_mut();
+        let is_it = flows.flow(&relay.key).is_some_and(
+            |state| matches!(state, State::Open(present) if std::ptr::eq(&**present, relay)),
+        );
+        if is_it {
+            flows.end(&relay.key);
+        }
+        is_it
+    }
+
     /// The number of the installed policy.
     fn generation(&self) -> u64 {
         self.shared.live.load().generation
@@ -524,29 +536,17 @@ impl FlowHost for Lane {
 
     fn decide_again(self: &Rc<Self>, relay: &FlowRelay, key: DatagramKey, sent: VecDeque<Vec<u8>>) {
         relay.end_for_new_policy();
-        let mut flows = self.flows.borrow_mut();
-        let is_current = flows.flow(&relay.key).is_some_and(
-            |state| matches!(state, State::Open(present) if std::ptr::eq(&**present, relay)),
-        );
-        if !is_current {
+        if !self.end_relayed(relay) {
             // Another call has already decided about the flow, or the run is over.
             return sent.iter().for_each(|_| self.count_drop());
         }
-        flows.end(&relay.key);
-        drop(flows);
         if !sent.is_empty() {
             self.begin(key, sent);
         }
     }
 
     fn forget(&self, relay: &Rc<FlowRelay>) {
-        let mut flows = self.flows.borrow_mut();
-        let is_it = flows.flow(&relay.key).is_some_and(
-            |state| matches!(state, State::Open(present) if Rc::ptr_eq(present, relay)),
-        );
-        if is_it {
-            flows.end(&relay.key);
-        }
+        self.end_relayed(relay);
     }
 }
 

@@ -8,6 +8,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use tacit_core::icmp;
 use tacit_ipsec::esp::DataLifetime;
 use tacit_ipsec::packet::IpPacket;
 use tacit_ipsec::{ChildSa, TrafficSelector};
@@ -173,13 +174,7 @@ pub(super) fn opens_connection(packet: &IpPacket, bytes: &[u8]) -> bool {
 /// Parses the packet that an ICMP error contains, or its beginning.
 fn packet_in_error(packet: &IpPacket, bytes: &[u8]) -> Option<IpPacket> {
     let message = bytes.get(packet.transport_at..packet.bytes)?;
-    let is_error = match (packet.protocol, message.first()?) {
-        // RFC 792: unreachable, source quench, redirect, time exceeded, parameter problem.
-        (ICMP, kind) => matches!(kind, 3 | 4 | 5 | 11 | 12),
-        // RFC 4443 section 2.1.
-        (ICMPV6, kind) => *kind < 128,
-        _ => false,
-    };
+    let is_error = icmp::is_error(packet.protocol, *message.first()?);
     let quoted = message.get(ICMP_HEADER_BYTES..).filter(|_| is_error)?;
     // Its length field is that of the whole packet.
     let mut beginning = [0; QUOTED_BYTES];
@@ -194,9 +189,7 @@ fn packet_in_error(packet: &IpPacket, bytes: &[u8]) -> Option<IpPacket> {
     IpPacket::parse(&beginning[..available]).ok()
 }
 
-const ICMP: u8 = 1;
 const TCP: u8 = 6;
-const ICMPV6: u8 = 58;
 const TCP_FLAGS_AT: usize = 13;
 const SYN: u8 = 0x02;
 const ACK: u8 = 0x10;

@@ -14,6 +14,7 @@ use super::primitive::{
     redirect_to, socket_that_takes_it,
 };
 use crate::netlink::message::NetlinkRequest;
+use crate::netlink::route::LO;
 
 /// How long an address is captured after the last packet to it. It is not shorter than the time of
 /// an element that is added: a packet would shorten it.
@@ -507,8 +508,6 @@ const FIB_SOURCE: u32 = 1;
 const FIB_DESTINATION: u32 = 2;
 const RTN_LOCAL: u32 = 2;
 const RTN_ANYCAST: u32 = 4;
-/// `lo` is the first interface of every namespace.
-const LO: u32 = 1;
 /// `NFT_JUMP`.
 const JUMP: u32 = (-3_i32).cast_unsigned();
 /// `NFT_RETURN`.
