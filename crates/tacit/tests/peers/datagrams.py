@@ -1,6 +1,6 @@
 """Datagrams: a server that echoes, and clients that say what they saw.
 
-  datagrams.py serve ADDRESS PORT [LOG]    echoes; `who` is answered with the sender's address;
+  datagrams.py serve ADDRESS PORT [LOG]    prints `ready`; echoes; `who` is answered with the sender's address;
                                            what it got is noted in LOG, one line each
   datagrams.py rounds ADDRESS PORT COUNT SIZE...
   datagrams.py many PORT ROUNDS ADDRESS...
@@ -45,6 +45,7 @@ def serve(address, port, log=None):
     server.settimeout(None)
     server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
     server.bind((address, int(port)))
+    print("ready", flush=True)
     log = open(log, "a", buffering=1) if log else None
     while True:
         payload, client = server.recvfrom(65536)

@@ -29,8 +29,8 @@ until_true sh -c 'ping -M dont -s 1400 -c 1 -W 1 198.51.100.1 >/dev/null'
 "#;
 
 const SERVERS: &str = r#"
-start python3 "$PEERS/datagrams.py" serve 10.9.8.7 5000 server.log
-start python3 "$PEERS/datagrams.py" serve 10.9.8.8 5000
+start python3 "$PEERS/datagrams.py" serve 10.9.8.7 5000 server.log >/dev/null
+start python3 "$PEERS/datagrams.py" serve 10.9.8.8 5000 >/dev/null
 # Waits until so many servers are there.
 await_udp() { until_true sh -c "[ \$(ss -Hlun 'sport = 5000' | wc -l) = $1 ]"; }
 await_udp 2
@@ -142,7 +142,8 @@ fn answers_from_another_address_reach_a_client_only_where_the_rule_says_so() {
 #[test]
 fn back_to_back_requests_are_all_answered() {
     let far = format!(
-        "{FAR}\nstart nsenter -t $far -n python3 \"$PEERS/datagrams.py\" serve 203.0.113.7 5000
+        "{FAR}\nstart nsenter -t $far -n python3 \"$PEERS/datagrams.py\" serve 203.0.113.7 5000 \\
+             >/dev/null
          until_true sh -c \"nsenter -t $far -n ss -Hlun 'sport = 5000' | grep -q .\""
     );
     let wanted = "1400 bytes: 0 lost\n1600 bytes: 0 lost\n9000 bytes: 0 lost";
@@ -155,7 +156,7 @@ fn back_to_back_requests_are_all_answered() {
 
 #[test]
 fn many_clients_at_once_are_all_answered() {
-    let six = r#"start python3 "$PEERS/datagrams.py" serve 2001:db8::7 5000; await_udp 3"#;
+    let six = r#"start python3 "$PEERS/datagrams.py" serve 2001:db8::7 5000 >/dev/null; await_udp 3"#;
     expect(&network(six).with_ipv6(), "client many 5000 200 10.9.8.7 2001:db8::7", "4000 of 4000");
 }
 

@@ -69,7 +69,7 @@ head -c 30000000 /dev/urandom >web/big
 start nsenter -t $peer -n python3 -m http.server --directory web --bind 10.2.0.1 80 >/dev/null 2>&1
 start nsenter -t $peer -n python3 -m http.server --directory web --bind fd00:2::1 80 >/dev/null 2>&1
 start nsenter -t $peer -n python3 -m http.server --directory web --bind 10.2.0.1 9007 >/dev/null 2>&1
-start nsenter -t $peer -n python3 "$PEERS/datagrams.py" serve 10.2.0.1 5000
+start nsenter -t $peer -n python3 "$PEERS/datagrams.py" serve 10.2.0.1 5000 >/dev/null
 listens() { behind ss -Hltun "sport = $1" | grep -q .; }
 for port in 80 9007 5000; do until_true listens $port; done
 (umask 077; mkdir private; echo "a shared key of both sides" >private/psk)

@@ -126,6 +126,7 @@ fn datagrams_that_must_not_be_fragmented_meet_the_mtu_of_the_path() {
             sed -i 's/^local-ports.*/local-ports = 5000\nprotocol = "udp"/' far/run.toml
             behind $USER_OF_RUNS timeout 60 ./tacit run --policy far/run.toml -- \
                 python3 "$PEERS/datagrams.py" serve :: 5000 >served.out 2>far.log & far=$!
+            until_true grep -q ready served.out
             run python3 "$PEERS/datagrams.py" path {address} 5000 1350 20 || fail
             clear"#
         ));
