@@ -37,6 +37,7 @@ pub(super) fn look() -> Vec<Finding> {
         device("TUN", "/dev/net/tun", "IPsec tunnels of runs (rules with `ipsec`) use TUN devices"),
         cgroups(),
         bridges(),
+        congestion_control(),
         sandbox(),
     ]);
     findings
@@ -64,6 +65,32 @@ fn bridges() -> Finding {
         )
     };
     Finding::wanted("bridges", Presence::when(on.is_empty()), note)
+}
+
+fn congestion_control() -> Finding {
+    pacing(read("/proc/sys/net/ipv4/tcp_congestion_control").as_deref())
+}
+
+/// Whether the programs of a captured host use bbr. It sends at a rate that it computes, in small
+/// segments, which reach the agent out of order over several CPUs. So the kernel sends some of
+/// them again.
+fn pacing(default: Option<&str>) -> Finding {
+    let is_paced = default.is_some_and(|name| name.starts_with("bbr"));
+    let note = match default {
+        Some(name) if is_paced => format!(
+            "programs of this host use {name}: a stream that `tacit agent --host` captures costs \
+             1.2 to 1.4 times the CPU time that it costs with cubic. To use cubic for all new \
+             connections of the host, run `sysctl -w net.ipv4.tcp_congestion_control=cubic`. \
+             Programs under `tacit run` are not affected"
+        ),
+        Some(name) => {
+            format!("programs of this host use {name}, which suits `tacit agent --host`")
+        }
+        None => "cannot read net.ipv4.tcp_congestion_control; with bbr, streams that `tacit agent \
+                 --host` captures would cost more CPU time"
+            .to_owned(),
+    };
+    Finding::wanted("host congestion control", Presence::when(!is_paced), note)
 }
 
 fn kernel() -> Finding {
@@ -238,5 +265,19 @@ mod tests {
         assert!(version("5.10.0-8-amd64") > Some(KERNEL_MIN));
         assert!(version("5.4.0") < Some(KERNEL_MIN));
         assert_eq!(version("strange"), None);
+    }
+
+    #[test]
+    fn bbr_on_a_captured_host_is_reported_as_advice() {
+        let bbr = pacing(Some("bbr"));
+        assert_eq!(pacing(Some("bbr3")).presence, Presence::Missing);
+        assert!(!bbr.is_present() && !bbr.needed, "{bbr:?}");
+        let fix = "`sysctl -w net.ipv4.tcp_congestion_control=cubic`";
+        assert!(bbr.note.contains(fix), "{}", bbr.note);
+        for other in [Some("cubic"), Some("reno"), None] {
+            let finding = pacing(other);
+            assert!(finding.is_present() && !finding.needed, "{finding:?}");
+            assert!(!finding.note.contains(fix), "{}", finding.note);
+        }
     }
 }
