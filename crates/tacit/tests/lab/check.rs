@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::certificates::{self, Ca, LeafKind};
 use crate::harness::{Lab, TACIT, text_of};
+use crate::import_stunnel::blocks;
 use crate::peers::write_pair;
 
 /// What `tacit check` came to.
@@ -63,6 +64,86 @@ fn files_that_programs_see_for_a_moment_after_a_change_are_named() {
     let Checked { stdout, .. } = check(&lab, &policy(""), &["--json"]);
     let json: Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!(json["exposed-when-replaced"], serde_json::json!([key, ca, own]));
+}
+
+/// The literal blocks of a manual page.
+fn literal_blocks(page: &str) -> Vec<String> {
+    let blocks = page.split(".Bd -literal -offset indent\n").skip(1);
+    let text = |block: &str| block.split(".Ed\n").next().unwrap().replace("\\-", "-");
+    blocks.map(text).collect()
+}
+
+/// The first block that contains a text.
+fn with<'b>(blocks: &'b [impl AsRef<str>], part: &str) -> &'b str {
+    let mut texts = blocks.iter().map(AsRef::as_ref);
+    texts.find(|block| block.contains(part)).unwrap_or_else(|| panic!("no block has {part}"))
+}
+
+/// The commands of a block that shows them after a prompt.
+fn commands(block: &str) -> String {
+    let lines = block.lines().filter_map(|line| line.strip_prefix(['$', '>']));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Runs the commands of a manual.
+fn follow(lab: &Lab, commands: &str) {
+    let script = format!("set -e\ntacit() {{ '{TACIT}' \"$@\"; }}\n{commands}");
+    let output = lab.run("sh", &["-c", &script]);
+    assert!(output.status.success(), "{commands}: {}", text_of(&output));
+}
+
+/// Expects that a policy has no file that programs can read for a moment after a change.
+fn assert_hidden(lab: &Lab, policy: &str) {
+    let output = lab.run(TACIT, &["check", "--json", policy]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["ok"], true, "{}", text_of(&output));
+    assert_eq!(json["exposed-when-replaced"], serde_json::json!([]), "{policy}");
+}
+
+#[test]
+fn the_layouts_of_the_manuals_expose_no_file() {
+    let lab = Lab::new();
+    let of_run = literal_blocks(include_str!("../../../../docs/tacit-run.1"));
+    follow(&lab, with(&of_run, "tacit ca init"));
+    follow(&lab, with(&of_run, "mkdir -m 700 server client"));
+    for (file, part) in
+        [("server/policy.toml", "[identity.web]"), ("client/policy.toml", "[identity.alice]")]
+    {
+        lab.write(file, with(&of_run, part));
+        assert_hidden(&lab, file);
+    }
+
+    let lab = Lab::new();
+    let of_tacit = literal_blocks(include_str!("../../../../docs/tacit.1"));
+    let example = with(&of_tacit, "client/run.toml").split("tacit run").next().unwrap();
+    follow(&lab, &format!("tacit ca init --dir pki\n{example}"));
+    assert_hidden(&lab, "client/run.toml");
+}
+
+#[test]
+fn the_layouts_of_the_page_on_tunnels_expose_no_file() {
+    let page = include_str!("../../../../docs/ipsec.md");
+    let consoles = blocks(page, "console");
+    let policies = blocks(page, "toml");
+    let file = "vpn/policy.toml";
+
+    let lab = Lab::new();
+    let shared_key = with(&policies, "psk-file");
+    follow(&lab, &commands(with(&consoles, "> vpn/psk")));
+    lab.write(file, shared_key);
+    assert_hidden(&lab, file);
+
+    let rule = shared_key.split("[[rule]]").nth(1).unwrap();
+    let certificates = with(&policies, "[identity.branch]");
+    follow(&lab, &commands(with(&consoles, "openssl req -x509")));
+    follow(&lab, &commands(with(&consoles, "cp -p branch.pem")));
+    lab.write(file, format!("version = 1\n{certificates}[[rule]]{rule}"));
+    assert_hidden(&lab, file);
+
+    let lab = Lab::new();
+    follow(&lab, &commands(with(&consoles, "vpn/$n.keys")));
+    lab.write(file, with(&policies, "encryption = \"aes256-cbc\""));
+    assert_hidden(&lab, file);
 }
 
 #[test]

@@ -245,7 +245,7 @@ fn a_global_certificate_for_servers_alone_is_not_shown_by_clients() {
 }
 
 /// What stands in the fenced blocks of that language.
-fn blocks<'p>(page: &'p str, language: &str) -> Vec<&'p str> {
+pub fn blocks<'p>(page: &'p str, language: &str) -> Vec<&'p str> {
     let fence = format!("```{language}\n");
     let blocks = page.split(&fence).skip(1);
     blocks.map(|rest| rest.split("```").next().unwrap()).collect()
