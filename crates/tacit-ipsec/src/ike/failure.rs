@@ -76,6 +76,16 @@ impl IkeFailure {
         Self::new("peer-does-not-answer", FailureSide::Network, message)
     }
 
+    /// The peer has answered the first request, but does not answer the second one.
+    pub(crate) fn no_answer_to_auth() -> Self {
+        let message = "the peer has answered the first request (IKE_SA_INIT), but does not answer \
+                       the second one (IKE_AUTH): read the peer's log. If IKE_AUTH arrives there, \
+                       compare the identities and the shared keys (or certificates) on both \
+                       sides. Otherwise, check that no firewall or NAT drops long UDP datagrams \
+                       or IP fragments";
+        Self::new("peer-does-not-answer", FailureSide::Both, message)
+    }
+
     /// The peer answers no request over an established IKE SA.
     pub(crate) fn no_answer_over_sa() -> Self {
         let mut failure =

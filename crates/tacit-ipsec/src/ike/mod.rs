@@ -38,7 +38,7 @@ pub use config::{
 };
 pub use connection::{
     ACCEPTED_CONFIGS_MAX, ChildSummary, IkeConnection, IkeEvent, IkePath, IkeRefusal, IkeRole,
-    IkeSaKeys, IkeSummary, IkeTraffic, IkeTransmit, UNANSWERED,
+    IkeSaKeys, IkeSummary, IkeTraffic, IkeTransmit, UNANSWERED, UnansweredRequest,
 };
 pub use crypto::{KeGroup, Prf, RandomFailed, RandomSource};
 pub use failure::{FailureSide, IkeFailure};

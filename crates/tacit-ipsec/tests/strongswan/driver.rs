@@ -146,7 +146,7 @@ fn print(event: &IkeEvent) {
         IkeEvent::ChildActive(spi) => println!("active {:08x}", spi.number()),
         IkeEvent::ChildRemoved(spi) => println!("removed {:08x}", spi.number()),
         IkeEvent::ExchangeFailed(failure) => println!("exchange {} {failure}", failure.kind),
-        IkeEvent::Unanswered => println!("unanswered"),
+        IkeEvent::Unanswered(request) => println!("unanswered {request:?}"),
         IkeEvent::PeerMoved(to) => println!("moved {to}"),
         IkeEvent::Failed(failure) => println!("failed {} {failure}", failure.kind),
         IkeEvent::Closed => println!("closed"),

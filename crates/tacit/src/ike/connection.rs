@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tacit_core::policy::{IkePeer, InnerAddressSource};
 use tacit_ipsec::ike::{
-    FailureSide, IkeConfig, IkeConnection, IkeFailure, IkeProposal, UNANSWERED,
+    FailureSide, IkeConfig, IkeConnection, IkeFailure, IkeProposal, UNANSWERED, UnansweredRequest,
 };
 use tacit_ipsec::{ChildSa, EspSpi};
 use tacit_tls::KeyLogLine;
@@ -326,19 +326,35 @@ impl PeerConnection {
             && repeated.is_some_and(|repeated| repeated <= DROPPED_RETRANSMITS_MAX)
     }
 
-    /// Notes that nothing has answered the attempt yet. Returns the message, with what to check.
-    pub(super) fn note_unanswered(&mut self) -> String {
+    /// Notes that nothing has answered a request of the attempt yet. Returns the message, with what
+    /// to check.
+    pub(super) fn note_unanswered(&mut self, request: UnansweredRequest) -> String {
         let seconds = UNANSWERED.as_secs();
         let port = self.remote.port();
         let ike = &self.pair.ike;
-        let message = format!(
-            "the peer has not answered for {seconds} seconds; tacit repeats its request: check \
-             that the peer runs and listens on UDP port {port}, that no firewall drops UDP port \
-             {port} in either direction, and that `peer` and `port` in [ike.{ike}] are right. \
-             tacit uses only this port of the peer, not port 500"
-        );
+        let message = match request {
+            UnansweredRequest::Init => format!(
+                "the peer has not answered for {seconds} seconds; tacit repeats its request: check \
+                 that the peer runs and listens on UDP port {port}, that no firewall drops UDP \
+                 port {port} in either direction, and that `peer` and `port` in [ike.{ike}] are \
+                 right. tacit uses only this port of the peer, not port 500"
+            ),
+            UnansweredRequest::Auth { datagram_bytes_max } => format!(
+                "the peer has answered the first request (IKE_SA_INIT), but not the second one \
+                 (IKE_AUTH) for {seconds} seconds; tacit repeats it: check in the peer's log \
+                 whether IKE_AUTH arrives. If it arrives, the peer drops it: compare `local-id`, \
+                 `remote-id`, and the shared key or the certificates in [ike.{ike}] with the \
+                 peer's settings. If it does not arrive, or if the peer has answered, check that \
+                 no firewall or NAT drops UDP datagrams of {datagram_bytes_max} bytes to or from \
+                 port {port}, or IP fragments; if the peer supports IKE fragmentation (RFC 7383), \
+                 turn it on there"
+            ),
+        };
         self.failure = Some(message.clone());
-        self.failure_side = Some(FailureSide::Network);
+        self.failure_side = Some(match request {
+            UnansweredRequest::Init => FailureSide::Network,
+            UnansweredRequest::Auth { .. } => FailureSide::Both,
+        });
         message
     }
 

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use tacit_core::policy::{IkeCredentials, TunnelPacket};
 use tacit_core::refusal::RunLabel;
 use tacit_ipsec::ChildSa;
-use tacit_ipsec::ike::{IkeFailure, IkeIdentity, IkeProposal};
+use tacit_ipsec::ike::{IkeFailure, IkeIdentity, IkeProposal, UnansweredRequest};
 
 use super::connection::PeerConnection;
 use super::unproved::Suppressed;
@@ -125,17 +125,26 @@ fn failure_event(one: &PeerConnection, failure: &IkeFailure) -> Event {
 }
 
 /// Reports the first unanswered attempt since a tunnel of the connection last worked.
-pub(super) fn unanswered_first(log: &Log, one: &PeerConnection, error: &str) {
-    log.warn(unanswered_event(one, error));
+pub(super) fn unanswered_first(
+    log: &Log,
+    one: &PeerConnection,
+    request: UnansweredRequest,
+    error: &str,
+) {
+    log.warn(unanswered_event(one, request, error));
 }
 
-/// Reports to the audit log that nothing has answered an attempt yet. The attempt continues.
-pub(super) fn unanswered(log: &Log, one: &PeerConnection, error: &str) {
-    log.audit(AuditOutcome::Failed, unanswered_event(one, error));
+/// Reports to the audit log that nothing has answered a request yet. The attempt continues.
+pub(super) fn unanswered(log: &Log, one: &PeerConnection, request: UnansweredRequest, error: &str) {
+    log.audit(AuditOutcome::Failed, unanswered_event(one, request, error));
 }
 
-fn unanswered_event(one: &PeerConnection, error: &str) -> Event {
-    about(Event::new("ike-unanswered"), one).field("error", error)
+fn unanswered_event(one: &PeerConnection, request: UnansweredRequest, error: &str) -> Event {
+    let request = match request {
+        UnansweredRequest::Init => "IKE_SA_INIT",
+        UnansweredRequest::Auth { .. } => "IKE_AUTH",
+    };
+    about(Event::new("ike-unanswered"), one).field("request", request).field("error", error)
 }
 
 /// The peer has dropped the earlier connection without a message.

@@ -13,6 +13,7 @@ use tacit_core::policy::{IkePeer, InnerAddressSource};
 use tacit_ipsec::EspSpi;
 use tacit_ipsec::ike::{
     IkeConfig, IkeConnection, IkeEvent, IkeFailure, IkeLimiter, IkePath, IkeRoute, IkeTransmit,
+    UnansweredRequest,
 };
 use tacit_sys::sandbox::{self, WorkerRights};
 use tokio::sync::mpsc;
@@ -610,7 +611,7 @@ impl IkeThread {
                 Some(_) => self.report_unproved(at, &failure),
                 None => self.report_failure(at, &failure),
             },
-            IkeEvent::Unanswered => self.report_unanswered(at),
+            IkeEvent::Unanswered(request) => self.report_unanswered(at, request),
             IkeEvent::Failed(failure) => match one.ending.take() {
                 // It was logged when the connection began to end.
                 Some(failure) => one.note_failed(&failure, now),
@@ -651,14 +652,19 @@ impl IkeThread {
         self.connections[at].note_reported(failure);
     }
 
-    /// Nothing has answered an attempt yet. The next attempts are only in the audit log.
-    fn report_unanswered(&mut self, at: usize) {
+    /// Nothing has answered a request of an attempt yet. The next attempts are only in the audit
+    /// log.
+    fn report_unanswered(&mut self, at: usize, request: UnansweredRequest) {
         let one = &mut self.connections[at];
-        let error = one.note_unanswered();
-        if one.is_new("unanswered") {
-            reports::unanswered_first(&self.context.log, one, &error);
+        let error = one.note_unanswered(request);
+        let kind = match request {
+            UnansweredRequest::Init => "unanswered",
+            UnansweredRequest::Auth { .. } => "auth-unanswered",
+        };
+        if one.is_new(kind) {
+            reports::unanswered_first(&self.context.log, one, request, &error);
         }
-        reports::unanswered(&self.context.log, one, &error);
+        reports::unanswered(&self.context.log, one, request, &error);
     }
 
     /// Reports the failure of a sender that has not proved who it is: anyone can cause many.

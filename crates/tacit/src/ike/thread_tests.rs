@@ -294,8 +294,8 @@ fn forged_first_requests_that_are_refused_lead_to_cookies_and_to_one_line() {
     assert_eq!(scene.lines("ike-failed"), 1);
 }
 
-/// The gateway that has answered the connection of a run with the address 10.1.0.1.
-fn connected(scene: &mut Scene) -> Sender {
+/// The gateway that has received the first request of a run with the address 10.1.0.1.
+fn asked(scene: &mut Scene) -> Sender {
     scene.thread.connect(&Scene::pair());
     let config = Arc::new(scene.gateway_config());
     let local = scene.peer.local_addr().unwrap();
@@ -304,7 +304,12 @@ fn connected(scene: &mut Scene) -> Sender {
     let random = Box::new(KernelRandom);
     let connection = IkeConnection::accept(&[config], path, random, boottime(), &request).unwrap();
     let socket = scene.peer.try_clone().unwrap();
-    let mut gateway = Sender { connection, socket, events: Vec::new() };
+    Sender { connection, socket, events: Vec::new() }
+}
+
+/// The gateway that has answered the connection of this run.
+fn connected(scene: &mut Scene) -> Sender {
+    let mut gateway = asked(scene);
     scene.settle(&mut gateway);
     assert!(gateway.is_established(), "{:?}", gateway.events);
     gateway
@@ -337,6 +342,28 @@ fn a_peer_that_answers_nothing_is_logged_and_shown_before_the_attempt_fails() {
     let wanted = format!("listens on UDP port {}", scene.peer.local_addr().unwrap().port());
     let main = scene.audit.with_extension("main");
     assert_eq!(scene.lines_in(&main, "ike-unanswered"), 1);
+    assert_eq!(scene.lines_in(&main, &wanted), 1);
+    assert_eq!((scene.lines("ike-unanswered"), scene.lines("ike-failed")), (1, 0));
+    let status = scene.thread.connections[0].status(0);
+    assert_eq!(status.state, IkeState::Opening);
+    assert!(status.failure.unwrap().contains(&wanted));
+}
+
+#[test]
+fn a_peer_that_does_not_answer_auth_is_logged_and_shown_before_the_attempt_fails() {
+    let mut scene = Scene::new("half", "10.1.0.1");
+    let mut gateway = asked(&mut scene);
+    let from = scene.peer.local_addr().unwrap();
+    let answer = gateway.messages().remove(0);
+    scene.deliver(from, answer);
+    let auth = received(&scene.peer).expect("IKE_AUTH");
+    let open = scene.thread.connections[0].open.as_mut().unwrap();
+    open.handle_timeout(boottime() + UNANSWERED);
+    scene.thread.drain(0);
+    let wanted =
+        format!("drops UDP datagrams of {} bytes to or from port {}", auth.len(), from.port());
+    let main = scene.audit.with_extension("main");
+    assert_eq!(scene.lines_in(&main, "request=IKE_AUTH"), 1);
     assert_eq!(scene.lines_in(&main, &wanted), 1);
     assert_eq!((scene.lines("ike-unanswered"), scene.lines("ike-failed")), (1, 0));
     let status = scene.thread.connections[0].status(0);

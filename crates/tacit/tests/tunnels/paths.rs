@@ -182,6 +182,35 @@ fn a_gateway_that_answers_nothing_is_logged_after_some_seconds() {
     assert_eq!(text, "has not answered for 5 seconds\nfrom behind\nonly UDP 4500\n");
 }
 
+/// The gateway does not receive IKE_AUTH. The exchange type, 35, follows the UDP header, the
+/// non-ESP marker, two SPIs and two other bytes.
+const WITHOUT_AUTH: &str = r#"
+behind nft -f - <<END || fail nft
+table ip deaf {
+    chain arriving {
+        type filter hook input priority 0;
+        udp dport 4500 @th,240,8 0x23 drop
+    }
+}
+END
+"#;
+
+#[test]
+fn a_gateway_that_does_not_answer_auth_is_logged_after_some_seconds() {
+    let text = web(&format!(
+        "{WITHOUT_AUTH}
+        agent
+        enrolled curl -sS -m 20 http://10.2.0.1/ & program=$!
+        until_true grep -q 'ike-unanswered.*request=IKE_AUTH.*local-id' agent.log
+        ! grep -q ike-failed agent.log || fail 'the attempt has failed'
+        control show ike --json | grep -o '(IKE_AUTH) for 5 seconds'
+        behind nft delete table ip deaf
+        wait $program
+        clear"
+    ));
+    assert_eq!(text, "(IKE_AUTH) for 5 seconds\nfrom behind\nonly UDP 4500\n");
+}
+
 #[test]
 fn an_agent_whose_connection_another_agent_has_ended_logs_why() {
     let text = web(&format!(

@@ -63,7 +63,12 @@ impl IkeConnection {
             self.other_attempts.remove(oldest);
         }
         self.take_up(attempt);
-        self.send_auth(now)
+        self.send_auth(now)?;
+        let sent = self.sa(self.current).and_then(IkeSa::longest_outstanding);
+        if let Some((opening, datagram_bytes_max)) = self.opening.as_mut().zip(sent) {
+            opening.silence.note_auth_sent(now, datagram_bytes_max);
+        }
+        Ok(())
     }
 
     /// Makes the attempt the current one to which an authentic message belongs.
@@ -120,6 +125,7 @@ impl IkeConnection {
         }
         let continues = self.drop_attempt();
         let Some(opening) = &mut self.opening else { return self.fail(failure) };
+        opening.silence.note_auth_answered();
         if !continues && !opening.answers.is_waiting() {
             opening.await_another(now + OTHER_ANSWER_WAIT);
         }

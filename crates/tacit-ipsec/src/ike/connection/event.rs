@@ -38,10 +38,10 @@ pub enum IkeEvent {
     /// or AUTH, or does not prove the identity of the peer. This side waits a limited time for
     /// another answer.
     ExchangeFailed(IkeFailure),
-    /// Nothing has answered the first request for the time [`UNANSWERED`](super::UNANSWERED). This
-    /// side repeats the request. The event occurs at most once, before
-    /// [`Established`](Self::Established).
-    Unanswered,
+    /// Nothing has answered a request of the initiator for the time
+    /// [`UNANSWERED`](super::UNANSWERED). This side repeats the request. The event occurs at most
+    /// once for each request, before [`Established`](Self::Established).
+    Unanswered(UnansweredRequest),
     /// The peer is behind a NAT, and has this address from now on: messages and packets are sent to
     /// it (RFC 7296 section 2.23).
     PeerMoved(SocketAddr),
@@ -49,6 +49,18 @@ pub enum IkeEvent {
     Failed(IkeFailure),
     /// The connection has ended as one of both sides requested.
     Closed,
+}
+
+/// A request of the initiator that nothing answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnansweredRequest {
+    /// The first request, `IKE_SA_INIT`.
+    Init,
+    /// `IKE_AUTH`, after an answer to the first request. The answer may be forged.
+    Auth {
+        /// The length of the longest datagram of the request.
+        datagram_bytes_max: usize,
+    },
 }
 
 /// A datagram to send.

@@ -18,6 +18,7 @@ use super::answers::{Answer, Answers, SentRequest};
 use super::auth::{Attempt, AuthContext};
 use super::payloads::{certificate_request, key_exchange, notifications};
 use super::sa::{IkeRole, IkeSa, RETRANSMITS_MAX, Retransmission};
+use super::silence::Silence;
 use super::{IkeConnection, IkeEvent, IkePath};
 use crate::ike::codec::{
     ExchangeType, IkeHeader, IkeMessage, IkePayload, KePayload, NotifyPayload, Proposal,
@@ -49,8 +50,8 @@ pub(super) struct Opening {
     is_exhausted: bool,
     /// When the attempt ends if no answer is being tried then.
     ends_at: Option<Instant>,
-    /// When to report that nothing has answered; `None` after an answer or the report.
-    unanswered_at: Option<Instant>,
+    /// When to report that nothing answers.
+    pub(super) silence: Silence,
     /// How often the request may change.
     changes_left: u8,
     pub(super) answers: Answers,
@@ -161,7 +162,7 @@ impl IkeConnection {
             retransmission: Retransmission::start(now, RETRANSMITS_MAX),
             is_exhausted: false,
             ends_at: None,
-            unanswered_at: Some(now + UNANSWERED),
+            silence: Silence::start(now),
             changes_left: CHANGES_MAX,
             answers: Answers::default(),
             refusal: None,
@@ -211,7 +212,7 @@ impl IkeConnection {
         let opening = self.opening.as_ref()?;
         let repeat = (!opening.is_exhausted).then_some(opening.retransmission.at);
         let end = opening.ends_at.filter(|_| !self.is_trying(opening));
-        let others = [opening.unanswered_at, opening.answers.next_at()];
+        let others = [opening.silence.next_at(), opening.answers.next_at()];
         [repeat, end].into_iter().chain(others).flatten().min()
     }
 
@@ -225,10 +226,8 @@ impl IkeConnection {
         if self.init_due_at().is_none_or(|at| at > now) {
             return;
         }
-        let is_due = |at: &mut Instant| *at <= now;
-        let unanswered = |one: &mut Opening| one.unanswered_at.take_if(is_due).is_some();
-        if self.opening.as_mut().is_some_and(unanswered) {
-            self.event(IkeEvent::Unanswered);
+        if let Some(request) = self.opening.as_mut().and_then(|one| one.silence.take_due(now)) {
+            self.event(IkeEvent::Unanswered(request));
         }
         if let Some(opening) = self.opening.take() {
             match self.repeat_init(now, opening) {
@@ -305,7 +304,7 @@ impl IkeConnection {
         message: &IkeMessage,
         bytes: &[u8],
     ) -> Result<(), IkeFailure> {
-        opening.unanswered_at = None;
+        opening.silence.note_init_answered();
         let is_demand = |one: &&NotifyPayload| one.is_error() || one.kind == notify::COOKIE;
         let outcome = match notifications(&message.payloads).find(is_demand) {
             None if self.is_being_tried(bytes) => Ok(()),
@@ -707,8 +706,6 @@ fn init_header(initiator_spi: u64, responder_spi: u64, sender: IkeRole) -> IkeHe
 
 /// The most peers that a responder chooses from.
 pub const ACCEPTED_CONFIGS_MAX: usize = 16;
-/// How long the initiator waits for any answer to its first request before it reports the silence.
-pub const UNANSWERED: Duration = Duration::from_secs(5);
 /// How often the first request may change because of cookies and groups.
 const CHANGES_MAX: u8 = 4;
 /// How often the first request is repeated after an answer that cannot be used: 15 seconds

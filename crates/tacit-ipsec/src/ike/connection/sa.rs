@@ -390,6 +390,11 @@ impl IkeSa {
         self.outstanding.as_ref().filter(|_| !is_gone).map(|one| one.retransmission.at)
     }
 
+    /// The length of the longest datagram of the outstanding request.
+    pub(super) fn longest_outstanding(&self) -> Option<usize> {
+        self.outstanding.as_ref()?.datagrams.iter().map(Vec::len).max()
+    }
+
     /// Repeats the outstanding request. Returns `None` if there were enough repetitions.
     pub(super) fn retransmit(&mut self, now: Instant) -> Option<Vec<Vec<u8>>> {
         let outstanding = self.outstanding.as_mut()?;

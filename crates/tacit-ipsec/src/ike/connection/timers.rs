@@ -63,9 +63,7 @@ impl IkeConnection {
                 // The peer has forgotten the IKE SA, or will notice that this side has.
                 None if is_ending => self.end_sa(now, spi, None),
                 None if self.is_attempting() => {
-                    self.give_up_attempt(IkeFailure::no_answer(
-                        "the peer does not answer the AUTH request",
-                    ));
+                    self.give_up_attempt(IkeFailure::no_answer_to_auth());
                 }
                 None => self.end_sa(now, spi, Some(IkeFailure::no_answer_over_sa())),
             }

@@ -55,7 +55,8 @@ fn a_peer_that_answers_nothing_is_reported_once_while_the_attempt_continues() {
     let (a, b) = configs();
     let network = Network { lost: 100, ..Network::default() };
     let mut pair = Pair::seeded(a, b, 1, network);
-    let count = |pair: &Pair| pair.sides[0].count(|event| *event == IkeEvent::Unanswered);
+    let is_report = |event: &IkeEvent| *event == IkeEvent::Unanswered(UnansweredRequest::Init);
+    let count = |pair: &Pair| pair.sides[0].count(is_report);
     pair.run(UNANSWERED - SECOND);
     assert_eq!(count(&pair), 0);
     pair.run(SECOND * 2);
@@ -65,13 +66,69 @@ fn a_peer_that_answers_nothing_is_reported_once_while_the_attempt_continues() {
     assert_eq!(count(&pair), 1);
 }
 
+/// Two sides, of which the first one has received the answer to its first request and has sent
+/// IKE_AUTH, which is in flight.
+fn authenticating(a: IkeConfig, b: IkeConfig) -> Pair {
+    let mut pair = Pair::with(a, b);
+    while !pair.sides[0].connection().is_attempting() {
+        pair.run(Duration::from_millis(1));
+    }
+    assert_eq!(pair.in_flight(1).len(), 1);
+    pair
+}
+
+#[test]
+fn a_peer_that_does_not_answer_auth_is_reported_once_while_the_attempt_continues() {
+    let (a, b) = configs();
+    let mut pair = authenticating(a, b);
+    let auth_bytes = pair.in_flight(1)[0].len();
+    pair.drop_flight();
+    pair.network.lost = 100;
+    let reports = |pair: &Pair| {
+        let events = pair.sides[0].events.iter();
+        let requests = events.filter_map(|event| match event {
+            IkeEvent::Unanswered(request) => Some(*request),
+            _ => None,
+        });
+        requests.collect::<Vec<_>>()
+    };
+    pair.run(UNANSWERED - SECOND);
+    assert_eq!(reports(&pair), []);
+    pair.run(SECOND * 2);
+    let wanted = [UnansweredRequest::Auth { datagram_bytes_max: auth_bytes }];
+    assert_eq!(reports(&pair), wanted);
+    assert_eq!(pair.sides[0].failure(), None);
+    pair.run(SECOND * 150);
+    let failure = pair.sides[0].failure().unwrap();
+    assert_eq!(failure.kind, "peer-does-not-answer");
+    assert!(failure.message.contains("does not answer the second one (IKE_AUTH)"), "{failure}");
+    assert_eq!(reports(&pair), wanted);
+}
+
 #[test]
 fn a_peer_that_answers_a_repeated_request_is_not_reported() {
-    let mut pair = Pair::new();
-    pair.drop_flight();
+    let is_report = |event: &IkeEvent| matches!(event, IkeEvent::Unanswered(_));
+    let (a, b) = configs();
+    for mut pair in [Pair::new(), authenticating(a, b)] {
+        pair.drop_flight();
+        pair.run(SECOND * 20);
+        pair.check();
+        assert_eq!(pair.sides[0].count(is_report), 0);
+    }
+}
+
+#[test]
+fn a_peer_that_refuses_auth_is_not_reported_as_silent() {
+    let (a, mut b) = configs();
+    b.remote_auth = RemoteAuth::SharedKey(SecretBytes::new(b"another key".to_vec()));
+    let mut pair = authenticating(a, b);
+    // Another answer to the first request may follow for two seconds.
+    pair.run(SECOND);
+    let opening = pair.sides[0].connection().opening.as_ref().unwrap();
+    assert_eq!(opening.silence.next_at(), None);
     pair.run(SECOND * 20);
-    pair.check();
-    assert_eq!(pair.sides[0].count(|event| *event == IkeEvent::Unanswered), 0);
+    assert!(pair.sides[0].failure().is_some());
+    assert_eq!(pair.sides[0].count(|event| matches!(event, IkeEvent::Unanswered(_))), 0);
 }
 
 #[test]
