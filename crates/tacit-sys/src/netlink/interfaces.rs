@@ -16,12 +16,7 @@
 //! Limits: [`INTERFACES_MAX`] interfaces and [`ADDRESSES_MAX`] addresses are copied.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{BorrowedFd, OwnedFd};
-
-use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 
 use super::error::Error;
 use super::message::{NLM_F_ACK, NetlinkRequest, attributes, read_u16, read_u32};
@@ -33,10 +28,6 @@ use crate::ip_version::IpVersion;
 pub const INTERFACES_MAX: usize = 32;
 /// The largest number of addresses that are copied into a namespace.
 pub const ADDRESSES_MAX: usize = 512;
-/// The largest number of messages about changes that are read at a time.
-const CHANGES_AT_ONCE_MAX: usize = 1000;
-/// `RTMGRP_LINK`, `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR`.
-const CHANGE_GROUPS: u32 = 0x1 | 0x10 | 0x100;
 /// The longest name of an interface, with its zero byte (`IFNAMSIZ`).
 const NAME_BYTES_MAX: usize = 16;
 
@@ -96,32 +87,6 @@ pub fn find(route: &mut Netlink) -> Result<Found, Error> {
 /// The error of the netlink socket.
 pub fn interfaces(route: &mut Netlink) -> Result<Vec<Interface>, Error> {
     Ok(find(route)?.interfaces)
-}
-
-/// Opens a non-blocking socket that receives a message whenever an interface or an address of this
-/// namespace changes. [`forget_changes`] reads the messages.
-///
-/// # Errors
-/// The error of a system call.
-pub fn changes() -> io::Result<OwnedFd> {
-    let family = AddressFamily::NETLINK;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(family, SocketType::RAW, flags, None)?;
-    rustix::net::bind(&socket, &SocketAddrNetlink::new(0, CHANGE_GROUPS))?;
-    Ok(socket)
-}
-
-/// Reads and discards all messages about changes. The caller then calls [`interfaces`] to read the
-/// new state.
-pub fn forget_changes(changes: BorrowedFd<'_>) {
-    let mut message = [0; 4096];
-    // The loop continues after an error, because the kernel reports lost messages by one error.
-    for _ in 0..CHANGES_AT_ONCE_MAX {
-        let read = rustix::net::recv(changes, &mut message[..], RecvFlags::empty());
-        if read == Err(rustix::io::Errno::AGAIN) {
-            return;
-        }
-    }
 }
 
 /// Adds these interfaces and addresses to those of the namespace. Entries above the limits are

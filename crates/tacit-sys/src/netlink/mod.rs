@@ -5,8 +5,9 @@
 //! ```
 //!
 //! The modules are [`route`] (addresses and routes), [`tunnel`] (routes into IPsec tunnels),
-//! [`destinations`] (the destinations of all routes), [`nft`] (nftables rules), [`nflog`] (copies
-//! of packets), [`diag`] (owners of sockets) and [`usage`] (bytes of sockets).
+//! [`destinations`] (the destinations of all routes), [`changes`] (reports about changes of
+//! interfaces and routes), [`nft`] (nftables rules), [`nflog`] (copies of packets), [`diag`]
+//! (owners of sockets) and [`usage`] (bytes of sockets).
 //!
 //! An error contains the step that failed. If the kernel reports the rejected attribute, such as
 //! the `socket` expression of an nftables rule, the error also contains this attribute.
@@ -16,6 +17,7 @@
 //!
 //! Limits: [`BATCH_BYTES_MAX`] for one send, [`REPLY_WAIT`] for an answer.
 
+pub mod changes;
 pub mod destinations;
 pub mod diag;
 mod error;

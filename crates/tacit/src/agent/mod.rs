@@ -334,6 +334,7 @@ impl Agent {
                 _ = names.tick() => self.runs.capture_again(),
                 () = self.runs.resolvers_changed() => self.runs.read_resolvers(),
                 () = self.runs.host_changed() => self.follow_host(),
+                () = self.tunnels.routes_changed() => self.tunnels.compare_sources(),
                 () = self.runs.must_rebind() => self.runs.rebind(&self.workers).await,
                 _ = windows.tick(), if self.shared.live.load().has_windows() => {
                     self.runs.follow_windows();

@@ -25,6 +25,7 @@ use crate::net::target::LiveTarget;
 use crate::packet::{PacketStatistics, RawUnderlay};
 use crate::run::Run;
 use crate::run::capture::Capture;
+use crate::run::host::RouteChanges;
 use crate::run::launchers::{EVENTS_MAX, EnrolmentDecision, LauncherReply};
 use crate::run::tunnels::OpenedTun;
 use crate::session::account;
@@ -46,6 +47,8 @@ const PREDECESSOR_TIME: Duration = Duration::from_secs(5);
 pub(super) struct Tunnels {
     /// `None`: no run has needed a tunnel yet, or the driver cannot be started.
     driver: Option<IkeDriver>,
+    /// `None`: no run has needed a tunnel yet.
+    route_changes: Option<RouteChanges>,
     notices: mpsc::Sender<IkeNotice>,
     /// The sockets of manual SAs without UDP.
     raw: Arc<RawUnderlay>,
@@ -71,7 +74,8 @@ impl Tunnels {
         let raw = RawUnderlay::open(raw_kinds(policy));
         let raw = raw.map_err(|error| AgentError::Raw(name, error))?;
         let (notices, received) = mpsc::channel(EVENTS_MAX);
-        Ok((Self { driver: None, notices, raw: Arc::new(raw) }, received))
+        let raw = Arc::new(raw);
+        Ok((Self { driver: None, route_changes: None, notices, raw }, received))
     }
 
     /// The sockets of manual SAs without UDP.
@@ -97,6 +101,21 @@ impl Tunnels {
     pub(super) fn follow_own(&self, own: Vec<IpAddr>) {
         if let Some(driver) = &self.driver {
             driver.follow_own(own);
+        }
+    }
+
+    /// Waits until a route of the host changes, while there is a driver.
+    pub(super) async fn routes_changed(&self) {
+        match self.route_changes.as_ref().filter(|_| self.driver.is_some()) {
+            Some(changes) => changes.next().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The routes of the host, or its interfaces, have changed.
+    pub(super) fn compare_sources(&self) {
+        if let Some(driver) = &self.driver {
+            driver.compare_sources();
         }
     }
 
@@ -208,6 +227,7 @@ impl Agent {
                         sandbox.confine_packets(&driver, &self.shared.log);
                     }
                     self.tunnels.driver = Some(driver);
+                    self.tunnels.route_changes = Some(RouteChanges::watch());
                 }
                 Err(error) => {
                     let event = Event::new("tunnels-unavailable").field("error", &error);
@@ -227,10 +247,14 @@ impl Agent {
         }
     }
 
-    /// Updates runs and tunnels if the addresses of the host have changed.
+    /// An interface of the host has changed. Updates runs and tunnels if its addresses are others
+    /// now.
     pub(super) fn follow_host(&self) {
         if self.runs.follow_host() {
             self.tunnels.follow_own(self.runs.host().addresses().all().collect());
+        } else {
+            // An interface without a carrier may change which routes the kernel uses.
+            self.tunnels.compare_sources();
         }
     }
 

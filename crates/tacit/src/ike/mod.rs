@@ -237,6 +237,8 @@ enum Order {
     RemoveRun(u64),
     /// The host has these addresses now.
     FollowOwn(Vec<IpAddr>),
+    /// The routes of the host have changed.
+    CompareSources,
     /// Writes the keys of the tunnels to this peer.
     WriteKeys(String, KeySink),
     /// Gives up rights, and sends the result.
@@ -313,6 +315,12 @@ impl IkeDriver {
     /// The host, and so each run, has these addresses from now on.
     pub fn follow_own(&self, own: Vec<IpAddr>) {
         self.order(Order::FollowOwn(own));
+    }
+
+    /// The routes of the host have changed: compares the addresses from which it sends to peers
+    /// with those that it has used before. This needs little time, however often it is called.
+    pub fn compare_sources(&self) {
+        self.order(Order::CompareSources);
     }
 
     /// Returns a handle with which traces request keys.

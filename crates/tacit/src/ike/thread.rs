@@ -186,13 +186,14 @@ impl IkeThread {
         });
     }
 
-    fn obey(&mut self, order: Order) {
+    pub(super) fn obey(&mut self, order: Order) {
         self.news = self.news.max(News::Soon);
         match order {
             Order::Follow(policy) => self.follow(*policy),
             Order::AddRun(run) => self.add_run(*run),
             Order::RemoveRun(id) => self.remove_run(id),
             Order::FollowOwn(own) => self.follow_own(&own),
+            Order::CompareSources => self.sources.note_routes(boottime()),
             Order::Confine(rights, done) => {
                 // The handle waits for it.
                 let _ = done.send(confine(rights));

@@ -333,6 +333,26 @@ fn a_peer_gets_a_message_at_once_when_this_host_sends_from_another_address() {
 }
 
 #[test]
+fn a_peer_gets_a_message_when_another_route_to_it_has_another_source_address() {
+    let mut scene = Scene::new("route", "10.1.0.1");
+    let mut gateway = connected(&mut scene);
+    let source = scene.thread.connections[0].open.as_ref().unwrap().local();
+    // The address of an earlier route.
+    let earlier: SocketAddr = "127.0.0.9:4500".parse().unwrap();
+    scene.thread.follow_sources(boottime(), |_| earlier);
+    let request = received(&scene.peer).expect("a request");
+    gateway.connection.handle_datagram(boottime(), earlier, &request);
+    scene.settle(&mut gateway);
+    scene.thread.pass_time();
+    assert_eq!(received(&scene.peer), None, "no change of the routes");
+    scene.thread.obey(Order::CompareSources);
+    scene.thread.pass_time();
+    assert!(received(&scene.peer).is_some(), "a request");
+    let open = scene.thread.connections[0].open.as_ref().unwrap();
+    assert_eq!(open.local(), source);
+}
+
+#[test]
 fn a_peer_that_answers_nothing_is_logged_and_shown_before_the_attempt_fails() {
     let mut scene = Scene::new("silent", "10.1.0.1");
     scene.thread.connect(&Scene::pair());

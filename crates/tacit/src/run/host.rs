@@ -8,21 +8,29 @@
 //! ```
 //!
 //! When the kernel reports a change of the host's interfaces, this module reads the addresses
-//! again.
+//! again. [`RouteChanges`] receives the kernel's reports about routes, which tunnels follow.
 
+use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use serde::{Deserialize, Serialize};
+use tacit_sys::netlink::changes;
 use tacit_sys::netlink::interfaces::{self, Assigned, Found, Interface};
 use tacit_sys::netlink::route::{OWN_UNIQUE_LOCAL, OWN_V4, OWN_V6, SourceAddresses};
 use tacit_sys::netlink::{Netlink, Subsystem};
 use tacit_sys::watch::{Watched, watch};
 use tokio::io::Interest;
+use tokio::time::Instant;
 
 use crate::net::route::source_towards;
+
+/// How long after a change of the routes the next reports of the kernel are read. A host may change
+/// its routes thousands of times in a second.
+const ROUTES_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The addresses of the host, as they were last read.
 #[derive(Debug)]
@@ -117,7 +125,7 @@ impl InterfaceChanges {
     /// changes, the host is assumed not to change.
     #[must_use]
     pub fn watch() -> Self {
-        let socket = interfaces::changes();
+        let socket = changes::of_interfaces();
         Self(socket.and_then(|socket| watch(Arc::new(socket), Interest::READABLE)).ok())
     }
 
@@ -125,8 +133,38 @@ impl InterfaceChanges {
     pub async fn next(&self) {
         let Some(socket) = &self.0 else { return std::future::pending().await };
         if let Ok(mut ready) = socket.readable().await {
-            interfaces::forget_changes(socket.get_ref().as_fd());
+            changes::forget(socket.get_ref().as_fd());
             ready.clear_ready();
+        }
+    }
+}
+
+/// The kernel's reports about changes of the host's routes.
+#[derive(Debug)]
+pub struct RouteChanges {
+    socket: Option<Watched>,
+    /// When the next reports are read.
+    next_at: Cell<Instant>,
+}
+
+impl RouteChanges {
+    /// Watches the reports with the runtime of the calling thread. If the kernel cannot report
+    /// changes, the routes are assumed not to change.
+    #[must_use]
+    pub fn watch() -> Self {
+        let socket = changes::of_routes();
+        let socket = socket.and_then(|socket| watch(Arc::new(socket), Interest::READABLE)).ok();
+        Self { socket, next_at: Cell::new(Instant::now()) }
+    }
+
+    /// Waits for the next change. Changes within a second count as one.
+    pub async fn next(&self) {
+        let Some(socket) = &self.socket else { return std::future::pending().await };
+        tokio::time::sleep_until(self.next_at.get()).await;
+        if let Ok(mut ready) = socket.readable().await {
+            changes::forget(socket.get_ref().as_fd());
+            ready.clear_ready();
+            self.next_at.set(Instant::now() + ROUTES_INTERVAL);
         }
     }
 }

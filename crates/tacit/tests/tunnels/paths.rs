@@ -168,6 +168,46 @@ fn a_tunnel_continues_at_once_when_this_host_gets_another_address() {
     assert_eq!(text, "10.99.0.3[4500]\n10.99.0.3:4500\nonly UDP 4500\n");
 }
 
+/// A second path to the gateway, over x0. IPv6 does not change it after a moment.
+const SECOND_PATH: &str = r#"
+ip link add x0 type veth peer name x1 netns "$peer"
+ip link set x0 addrgenmode none; behind ip link set x1 addrgenmode none
+ip address add 10.98.0.1/24 dev x0; ip link set x0 up
+behind ip address add 10.98.0.2/24 dev x1; behind ip link set x1 up
+"#;
+
+/// The gateway is reached over x0 from now on, and nothing arrives over w0. The addresses of this
+/// host stay the same.
+const OTHER_ROUTE: &str = r#"
+ip route add 10.99.0.2/32 via 10.98.0.2 dev x0 || fail route
+nft -f - <<END || fail nft
+table ip former {
+    chain arriving {
+        type filter hook input priority 0;
+        iifname w0 drop
+    }
+}
+END
+"#;
+
+#[test]
+fn a_tunnel_continues_at_once_when_the_route_to_the_gateway_leaves_by_another_interface() {
+    let text = web(&format!(
+        "sed -i 's/^inner.*/&\\ndpd = \"1h\"/' private/run.toml
+        {SECOND_PATH}
+        agent
+        {ASKS}
+        {OTHER_ROUTE}
+        more
+        swan --list-sas | grep -o '10.98.0.1.4500.'
+        control show ike --json | grep -o '10.98.0.1:4500'
+        [ $(grep -c ike-established agent.log) = 1 ] || fail 'another IKE SA'
+        ended
+        clear"
+    ));
+    assert_eq!(text, "10.98.0.1[4500]\n10.98.0.1:4500\nonly UDP 4500\n");
+}
+
 #[test]
 fn a_gateway_that_answers_nothing_is_logged_after_some_seconds() {
     let text = web("kill -STOP $charon
