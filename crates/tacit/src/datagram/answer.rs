@@ -17,7 +17,7 @@ use tacit_sys::watch::READABLE_OR_ERROR;
 
 use super::BATCH_MAX;
 use super::answerers::Answerer;
-use super::flow::{BatchResult, FlowEnd, FlowHost, FlowRelay, SendEnds, Sending};
+use super::flow::{BatchResult, FlowEnd, FlowHost, FlowRelay, Sending};
 use crate::clock;
 use crate::ledger::{charged, meter};
 use crate::live::LiveAction;
@@ -87,17 +87,14 @@ impl FlowRelay {
     }
 
     /// Sends the program's datagrams to the source.
-    fn send_back(
-        &self,
-        lane: &Rc<impl FlowHost>,
-        answerer: &Answerer,
-    ) -> Result<BatchResult, FlowEnd> {
+    fn send_back(&self, lane: &impl FlowHost, answerer: &Answerer) -> Result<BatchResult, FlowEnd> {
         let Some(spoofed) = answerer.spoofed.get() else { return Ok(BatchResult::Empty) };
-        let key = DatagramKey { program: self.key.program, destination: answerer.shown };
-        let ends = SendEnds { key, target: answerer.address };
-        if !self.is_permitted(&**lane) {
-            return Err(self.decide_again(lane, key, spoofed));
+        if !self.is_permitted(lane) {
+            // The end passes on what waits in this socket and in the others.
+            self.end_for_new_policy();
+            return Err(FlowEnd::DecidedAgain);
         }
+        let ends = self.ends_with(Some(answerer));
         let mut scratch = lane.scratch();
         for _ in 0..BATCH_MAX {
             meter::switch(Component::Receive);
@@ -134,7 +131,7 @@ impl FlowRelay {
             let over_at = answerer.over_at();
             tokio::select! {
                 ready = spoofed.ready(READABLE_OR_ERROR) => {
-                    if self.turn(ready, |_| self.send_back(lane, answerer)).is_err() {
+                    if self.turn(ready, |_| self.send_back(&**lane, answerer)).is_err() {
                         return;
                     }
                     tokio::task::yield_now().await;
@@ -158,4 +155,9 @@ async fn serve(lane: Rc<impl FlowHost>, relay: Rc<FlowRelay>, answerer: Rc<Answe
     let spend = |ns| record.spend_ns(ns);
     charged(record.account(), Component::Accept, life, spend).await;
     relay.answerers.remove(&answerer);
+    relay.send_rest(&lane, Some(&answerer));
+    if relay.has_ended() {
+        // This task may be the last one that keeps the flow's own socket open.
+        relay.send_all_rest(&lane);
+    }
 }

@@ -75,6 +75,11 @@ impl Answerers {
         Some(made)
     }
 
+    /// All sources.
+    pub(super) fn all(&self) -> Vec<Rc<Answerer>> {
+        self.0.borrow().clone()
+    }
+
     pub(super) fn remove(&self, answerer: &Rc<Answerer>) {
         self.0.borrow_mut().retain(|one| !Rc::ptr_eq(one, answerer));
     }

@@ -1,7 +1,7 @@
 //! Relays the datagrams of one UDP flow until the flow ends. A flow has one socket inside the
 //! program's network namespace, and one outside.
 
-use std::cell::{Cell, OnceCell, RefMut};
+use std::cell::{Cell, OnceCell, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
@@ -25,10 +25,10 @@ use tokio::io::Ready;
 use tokio::io::unix::AsyncFdReadyGuard;
 use tokio::sync::Notify;
 
-use super::answerers::Answerers;
+use super::answerers::{Answerer, Answerers};
 use super::icmp_errors::{cause_of, cause_of_notice, send_icmp_error};
 use super::socket::{DatagramShared, Receiver};
-use super::{BATCH_MAX, EARLY_BYTES_MAX};
+use super::{BATCH_MAX, REST_DATAGRAMS_MAX};
 use crate::clock;
 use crate::ledger::{charged, meter};
 use crate::live::LiveAction;
@@ -60,11 +60,11 @@ pub(super) trait FlowHost {
     fn is_open(&self, key: &DatagramKey) -> bool;
     /// Takes the datagrams that arrived before the flow had a socket of its own.
     fn drain(self: &Rc<Self>);
-    /// Ends a flow that the current policy may not permit. If the program has sent datagrams, this
-    /// policy decides about a flow with the ends `key`, which relays or rejects them.
-    fn decide_again(self: &Rc<Self>, relay: &FlowRelay, key: DatagramKey, sent: VecDeque<Vec<u8>>);
-    /// Called when the flow has ended.
-    fn forget(&self, relay: &Rc<FlowRelay>);
+    /// Passes on a datagram that the current policy may not permit as before. This policy decides
+    /// about a flow with the ends `key`, which relays or rejects the datagram.
+    fn decide_again(self: &Rc<Self>, key: DatagramKey, payload: &[u8]);
+    /// Called when the flow has ended. Later datagrams begin another flow.
+    fn forget(&self, relay: &FlowRelay);
 }
 
 /// Relays one flow.
@@ -84,8 +84,13 @@ pub(super) struct FlowRelay {
     spoofed: OnceCell<Watched>,
     /// The other sources of answers.
     pub(super) answerers: Answerers,
+    /// The datagrams for which the socket outside had no room, at most [`DATAGRAMS_MAX`].
+    unsent: RefCell<VecDeque<Vec<u8>>>,
     /// Whether a new policy ends the flow.
     is_decided_again: Cell<bool>,
+    /// Whether the flow has ended. The sockets inside close when the sources of answers have ended
+    /// too.
+    has_ended: Cell<bool>,
     over: Notify,
 }
 
@@ -155,8 +160,8 @@ pub(super) enum BatchResult {
     Empty,
     /// There may be more datagrams.
     More,
-    /// The socket outside had no room for these datagrams. More may be waiting.
-    Full(Vec<Vec<u8>>),
+    /// The socket outside had no room for some datagrams, which the flow keeps. There may be more.
+    Full,
 }
 
 /// The result of sending one datagram.
@@ -199,7 +204,9 @@ impl FlowRelay {
                 dialled,
                 spoofed: OnceCell::new(),
                 answerers: Answerers::default(),
+                unsent: RefCell::default(),
                 is_decided_again: Cell::new(false),
+                has_ended: Cell::new(false),
                 over: Notify::new(),
             }),
             Err(error) => Err(NotDialled { connection, error }),
@@ -225,10 +232,11 @@ impl FlowRelay {
     /// Sends a datagram that the receiver has read.
     pub(super) fn send_early(&self, lane: &Rc<impl FlowHost>, payload: &[u8]) {
         if !self.is_permitted(&**lane) {
-            let waiting = self.spoofed.get().and_then(|one| waiting_in(one, &**lane).ok());
-            let mut sent = waiting.unwrap_or_default();
-            sent.push_back(payload.to_vec());
-            return lane.decide_again(self, self.key, sent);
+            // The datagrams that wait in the sockets inside are younger. They follow when the flow
+            // ends.
+            self.end_for_new_policy();
+            lane.forget(self);
+            return lane.decide_again(self.key, payload);
         }
         if self.send(lane.receiver(), payload) == Sending::Full {
             lane.count_drop();
@@ -239,10 +247,10 @@ impl FlowRelay {
     ///
     /// # Errors
     /// The reason why the flow ends.
-    pub(super) fn send_batch(&self, lane: &Rc<impl FlowHost>) -> Result<BatchResult, FlowEnd> {
+    fn send_batch(&self, lane: &impl FlowHost) -> Result<BatchResult, FlowEnd> {
         let Some(spoofed) = self.spoofed.get() else { return Ok(BatchResult::Empty) };
-        if !self.is_permitted(&**lane) {
-            return Err(self.decide_again(lane, self.key, spoofed));
+        if !self.is_permitted(lane) {
+            return Err(FlowEnd::DecidedAgain);
         }
         lane.touch(&self.key);
         let mut queue = lane.queue();
@@ -255,7 +263,8 @@ impl FlowRelay {
             };
             if let Some(first) = self.send_queue(lane.receiver(), &queue, received) {
                 let rest = (first..received).map(|number| queue.payload(number).to_vec());
-                return Ok(BatchResult::Full(rest.collect()));
+                self.unsent.borrow_mut().extend(rest);
+                return Ok(BatchResult::Full);
             }
             if received < DATAGRAMS_MAX {
                 return Ok(BatchResult::Empty);
@@ -264,21 +273,69 @@ impl FlowRelay {
         Ok(BatchResult::More)
     }
 
-    /// Ends the flow, and has the current policy decide about the datagrams that the program has
-    /// sent to `key.destination`, which wait in this socket.
-    pub(super) fn decide_again(
+    /// Passes on the datagrams of the program that wait in all sockets inside, because the flow
+    /// ends.
+    pub(super) fn send_all_rest(&self, lane: &Rc<impl FlowHost>) {
+        let unsent = self.unsent.take();
+        self.pass_on(lane, None, unsent);
+        self.send_rest(lane, None);
+        for answerer in self.answerers.all() {
+            self.send_rest(lane, Some(&answerer));
+        }
+    }
+
+    /// Passes on the datagrams of the program to another source of answers, or to the destination,
+    /// that wait in a socket inside, because the socket closes.
+    pub(super) fn send_rest(&self, lane: &Rc<impl FlowHost>, answerer: Option<&Answerer>) {
+        let spoofed = answerer.map_or(&self.spoofed, |answerer| &answerer.spoofed);
+        let Some(spoofed) = spoofed.get() else { return };
+        let mut count = 0;
+        let mut failures = 0;
+        // The program may send faster than this thread reads.
+        while count < REST_DATAGRAMS_MAX && failures < NOTICES_MAX {
+            match waiting_in(spoofed, &**lane) {
+                Ok(waiting) => {
+                    count += waiting.len().max(1);
+                    self.pass_on(lane, answerer, waiting);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // The error of an earlier datagram to the program.
+                Err(_) => failures += 1,
+            }
+        }
+    }
+
+    /// Sends datagrams if the current policy permits it. Otherwise it decides about them like about
+    /// those of a new flow.
+    fn pass_on(
         &self,
         lane: &Rc<impl FlowHost>,
-        key: DatagramKey,
-        spoofed: &Watched,
-    ) -> FlowEnd {
-        match waiting_in(spoofed, &**lane) {
-            Ok(sent) => {
-                lane.decide_again(self, key, sent);
-                FlowEnd::DecidedAgain
+        answerer: Option<&Answerer>,
+        payloads: impl IntoIterator<Item = Vec<u8>>,
+    ) {
+        let is_permitted = self.is_permitted(&**lane);
+        let ends = self.ends_with(answerer);
+        for payload in payloads {
+            if !is_permitted {
+                lane.decide_again(ends.key, &payload);
+            } else if self.send_to(lane.receiver(), &payload, &ends) == Sending::Full {
+                lane.count_drop();
             }
-            Err(gone) => gone,
         }
+    }
+
+    /// The ends of datagrams to another source of answers, or to the destination.
+    pub(super) fn ends_with(&self, answerer: Option<&Answerer>) -> SendEnds {
+        let Some(answerer) = answerer else {
+            return SendEnds { key: self.key, target: self.target };
+        };
+        let key = DatagramKey { program: self.key.program, destination: answerer.shown };
+        SendEnds { key, target: answerer.address }
+    }
+
+    /// Whether the flow has ended, so that its sockets close.
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended.get()
     }
 
     /// Sends the first datagrams of a queue to the destination. Returns the number of the first one
@@ -327,7 +384,7 @@ impl FlowRelay {
         ready: Ready,
     ) -> Result<BatchResult, FlowEnd> {
         if !self.is_permitted(&**lane) {
-            return Err(self.decide_again(lane, self.key, spoofed));
+            return Err(FlowEnd::DecidedAgain);
         }
         lane.note_answer(&self.key);
         let mut queue = lane.queue();
@@ -399,7 +456,7 @@ impl FlowRelay {
 
     /// Sends one datagram to the destination. The socket first reports errors of earlier ones.
     fn send(&self, receiver: &Receiver, payload: &[u8]) -> Sending {
-        self.send_to(receiver, payload, &SendEnds { key: self.key, target: self.target })
+        self.send_to(receiver, payload, &self.ends_with(None))
     }
 
     /// Sends one datagram to another source of answers, in the same way.
@@ -487,16 +544,16 @@ impl FlowRelay {
         loop {
             let batch = tokio::select! {
                 ready = spoofed.ready(READABLE_OR_ERROR) => {
-                    self.turn(ready, |_| self.send_batch(lane))
+                    self.turn(ready, |_| self.send_batch(&**lane))
                 }
                 ready = self.dialled.ready(READABLE_OR_ERROR) => {
                     self.turn(ready, |ready| self.receive_batch(lane, spoofed, ready))
                 }
             };
             match batch {
-                Ok(BatchResult::Full(payloads)) => {
-                    for payload in payloads {
-                        self.send_when_there_is_room(&**lane, &payload).await;
+                Ok(BatchResult::Full) => {
+                    if let Err(end) = self.send_when_there_is_room(&**lane).await {
+                        return end;
                     }
                 }
                 Ok(BatchResult::Empty) => continue,
@@ -535,63 +592,60 @@ impl FlowRelay {
         watch(Arc::new(socket), READABLE_OR_ERROR)
     }
 
-    /// Retries until the socket has room; the program's next datagrams wait in its socket.
-    /// Readiness is no help: after an error the socket is always reported writable.
-    async fn send_when_there_is_room(&self, lane: &impl FlowHost, payload: &[u8]) {
-        while self.send(lane.receiver(), payload) == Sending::Full {
-            tokio::time::sleep(ROOM_POLL).await;
+    /// Sends the datagrams for which the socket outside had no room. Retries until there is room;
+    /// the program's next datagrams wait in its socket. Readiness is no help: after an error the
+    /// socket is always reported writable.
+    ///
+    /// # Errors
+    /// Meanwhile, a new policy does not permit the flow. The datagrams remain.
+    async fn send_when_there_is_room(&self, lane: &impl FlowHost) -> Result<(), FlowEnd> {
+        loop {
+            if !self.is_permitted(lane) {
+                return Err(FlowEnd::DecidedAgain);
+            }
+            let sending = match self.unsent.borrow().front() {
+                Some(payload) => self.send(lane.receiver(), payload),
+                None => return Ok(()),
+            };
+            match sending {
+                Sending::Done => drop(self.unsent.borrow_mut().pop_front()),
+                Sending::Full => tokio::time::sleep(ROOM_POLL).await,
+            }
         }
     }
 }
 
-/// Reads the datagrams that wait in the program-side socket of a flow.
+/// Reads some of the datagrams that wait in a socket inside.
 ///
 /// # Errors
-/// The program has closed its socket.
-fn waiting_in(spoofed: &Watched, lane: &impl FlowHost) -> Result<VecDeque<Vec<u8>>, FlowEnd> {
+/// `WouldBlock`: none waits. The error of an earlier datagram.
+fn waiting_in(spoofed: &Watched, lane: &impl FlowHost) -> io::Result<Vec<Vec<u8>>> {
+    meter::switch(Component::Receive);
     let mut queue = lane.queue();
-    let mut waiting = VecDeque::new();
-    let mut bytes = 0;
-    loop {
-        meter::switch(Component::Receive);
-        let received = match queue.receive(spoofed.get_ref().as_fd()) {
-            Ok(received) => received,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-            Err(_) if waiting.is_empty() => return Err(FlowEnd::ProgramGone),
-            Err(_) => 0,
-        };
-        for number in 0..received {
-            let payload = queue.payload(number);
-            bytes += payload.len();
-            if bytes <= EARLY_BYTES_MAX {
-                waiting.push_back(payload.to_vec());
-            } else {
-                lane.count_drop();
-            }
-        }
-        // The program may send faster than this thread reads, so the limit also ends the loop.
-        if received < DATAGRAMS_MAX || bytes > EARLY_BYTES_MAX {
-            return Ok(waiting);
-        }
-    }
+    let received = queue.receive(spoofed.get_ref().as_fd())?;
+    Ok((0..received).map(|number| queue.payload(number).to_vec()).collect())
 }
 
 /// Relays a flow to its end.
 pub(super) async fn relay(lane: Rc<impl FlowHost + 'static>, relay: Rc<FlowRelay>) {
     let record = relay.connection.record();
     let life = pin!(async {
-        tokio::select! {
+        let end = tokio::select! {
             biased;
             () = relay.over.notified() => relay.end_reason(),
             () = record.closed() => FlowEnd::Closed,
             end = relay.relay(&lane) => end,
-        }
+        };
+        // A datagram about which the policy decides again must not find this flow.
+        lane.forget(&relay);
+        relay.send_all_rest(&lane);
+        relay.has_ended.set(true);
+        relay.answerers.end();
+        end
     });
     let spend = |ns| record.spend_ns(ns);
     let end = charged(record.account(), Component::Accept, life, spend).await;
     record.settle();
-    lane.forget(&relay);
-    relay.answerers.end();
     match end {
         FlowEnd::NoSocket(error) => {
             account::failed(&lane.shared().log, &relay.connection, &Failure::Broken(error));

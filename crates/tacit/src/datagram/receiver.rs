@@ -64,6 +64,8 @@ pub struct Lane {
     questions_dropped: Cell<u64>,
     /// Whether no more datagrams are received. Flows continue until they end.
     is_closed: Cell<bool>,
+    /// Whether the run is over. No flow begins any more.
+    is_run_over: Cell<bool>,
 }
 
 /// A flow that a rule permits, and that has no socket outside yet.
@@ -109,6 +111,7 @@ impl Lane {
             resolver,
             questions_dropped: Cell::new(0),
             is_closed: Cell::new(false),
+            is_run_over: Cell::new(false),
         }))
     }
 
@@ -143,13 +146,14 @@ impl Lane {
         while is_deciding() && tokio::time::Instant::now() < until {
             tokio::time::sleep(FINISH_POLL).await;
         }
+        self.is_run_over.set(true);
         let all = self.flows.borrow_mut().take_all();
         for state in all {
-            if let State::Open(relay) = state {
-                // Send what still waits. The run is over: no program is left to receive an error.
-                let _ = relay.send_batch(&self);
-                relay.end();
+            if let State::Open(relay) = &state {
+                // No program is left to receive an error.
+                relay.send_all_rest(&self);
             }
+            self.end_state(state);
         }
         self.log_drops();
     }
@@ -433,21 +437,18 @@ impl Lane {
 
     fn put(&self, key: DatagramKey, state: State) {
         let gone = self.flows.borrow_mut().begin(key, state, Instant::now());
-        if let Some(State::Open(relay)) = gone {
-            relay.end();
+        if let Some(state) = gone {
+            self.end_state(state);
         }
     }
 
-    /// Removes a flow, unless another one has the same ends now. Returns whether it was there.
-    fn end_relayed(&self, relay: &FlowRelay) -> bool {
-        let mut flows = self.flows.borrow_mut();
-        let is_it = flows.flow(&relay.key).is_some_and(
-            |state| matches!(state, State::Open(present) if std::ptr::eq(&**present, relay)),
-        );
-        if is_it {
-            flows.end(&relay.key);
+    /// Ends a flow that was removed from the table.
+    fn end_state(&self, state: State) {
+        match state {
+            State::Open(relay) => relay.end(),
+            State::Deciding(early) => early.iter().for_each(|_| self.count_drop()),
+            State::Refused { .. } => {}
         }
-        is_it
     }
 
     /// The number of the installed policy.
@@ -486,11 +487,8 @@ impl Lane {
     /// Ends the flows that are over. The names of the others stay in use: the kernel leads each
     /// datagram here only as long as its address has a name that a rule can match.
     fn end_silent(&self) {
-        for (_, state) in self.flows.borrow_mut().expire(Instant::now()) {
-            if let State::Open(relay) = state {
-                relay.end();
-            }
-        }
+        let ended = self.flows.borrow_mut().expire(Instant::now());
+        ended.into_iter().for_each(|(_, state)| self.end_state(state));
         for key in self.flows.borrow().keys() {
             let _ = self.receiver.run.destination(key.destination.ip());
         }
@@ -534,19 +532,22 @@ impl FlowHost for Lane {
         Self::drain(self);
     }
 
-    fn decide_again(self: &Rc<Self>, relay: &FlowRelay, key: DatagramKey, sent: VecDeque<Vec<u8>>) {
-        relay.end_for_new_policy();
-        if !self.end_relayed(relay) {
-            // Another call has already decided about the flow, or the run is over.
-            return sent.iter().for_each(|_| self.count_drop());
+    fn decide_again(self: &Rc<Self>, key: DatagramKey, payload: &[u8]) {
+        if self.is_run_over.get() {
+            return self.count_drop();
         }
-        if !sent.is_empty() {
-            self.begin(key, sent);
-        }
+        self.take(key, payload);
     }
 
-    fn forget(&self, relay: &Rc<FlowRelay>) {
-        self.end_relayed(relay);
+    fn forget(&self, relay: &FlowRelay) {
+        let mut flows = self.flows.borrow_mut();
+        // Another flow may have the same ends now.
+        let is_it = flows.flow(&relay.key).is_some_and(
+            |state| matches!(state, State::Open(present) if std::ptr::eq(&**present, relay)),
+        );
+        if is_it {
+            flows.end(&relay.key);
+        }
     }
 }
 

@@ -16,6 +16,12 @@
                                            answers each first datagram from another socket, and
                                            what comes to that one from there too
   datagrams.py transfer ADDRESS PORT [connected]
+  datagrams.py answering ADDRESS PORT OTHER OTHER-PORT LOG
+                                           answers `read` from the other address and port; what
+                                           comes to each port is noted in LOG, one line each
+  datagrams.py both ADDRESS PORT COUNT     asks, and waits for an answer from elsewhere; for each
+                                           line of its input, sends COUNT datagrams there, and then
+                                           COUNT to ADDRESS and PORT
   datagrams.py talk ADDRESS PORT           sends each line of its input, says what came of it
 """
 
@@ -247,6 +253,32 @@ def transfer(address, port, connected=None):
         print("acknowledged:", client.recv(100).decode())
     except TimeoutError:
         print("nothing")
+
+
+def answering(address, port, other_address, other_port, log):
+    log = open(log, "a", buffering=1)
+    asked, other = new(address), new(other_address)
+    asked.bind((address, int(port)))
+    other.bind((other_address, int(other_port)))
+    while True:
+        for ready in select.select([asked, other], [], [])[0]:
+            payload, client = ready.recvfrom(100)
+            log.write(f"{ready.getsockname()[1]} {payload.decode()}\n")
+            if payload == b"read":
+                other.sendto(b"block", client)
+
+
+def both(address, port, count):
+    client = new(address)
+    asked = (address, int(port))
+    client.sendto(b"read", asked)
+    _, other = client.recvfrom(100)
+    print("from", "there" if other == asked else "elsewhere", flush=True)
+    for _ in sys.stdin:
+        for to in other, asked:
+            for number in range(int(count)):
+                client.sendto(f"late {number}".encode(), to)
+        print("sent", flush=True)
 
 
 def talk(address, port):

@@ -325,6 +325,33 @@ fn a_flow_continues_if_a_new_policy_permits_it_for_its_program() {
 }
 
 #[test]
+fn what_waits_in_all_sockets_of_a_flow_arrives_when_a_new_policy_ends_the_flow() {
+    // The agent is stopped while the program sends, so that datagrams wait in both sockets.
+    let script = r#"
+        supervisor=${background[-1]}
+        start python3 "$PEERS/datagrams.py" answering 10.9.8.7 5005 10.9.8.7 5006 late.log
+        until_true sh -c "[ \$(ss -Hlun 'sport = 5005 or sport = 5006' | wc -l) = 2 ]"
+        mkfifo one
+        enrolled python3 "$PEERS/datagrams.py" both 10.9.8.7 5005 20 <one >said & program=$!
+        exec 7>one; until_true grep -q elsewhere said
+        python=$(readlink -f /usr/bin/python3)
+        sed "s|^name = \"echo\"|&\nprogram = \"$python\"|" run.toml >policy.toml
+        ordinary ./tacit reload --control scratch/control >/dev/null
+        agent=$(pgrep -P $supervisor)
+        kill -STOP $agent
+        echo >&7; until_true grep -q sent said
+        kill -CONT $agent
+        until_true sh -c '[ $(grep -c late late.log) = 40 ]'
+        exec 7>&-; wait $program
+        sort -u late.log | grep -c "^5005 late"; sort -u late.log | grep -c "^5006 late"
+        grep -c datagrams-dropped agent.log
+    "#;
+    let said = network(AGENT).script(script);
+    let text = crate::harness::text_of(&said);
+    assert!(text.contains("20\n20\n0"), "{text}");
+}
+
+#[test]
 fn a_flow_outlives_the_agent_that_began_it_and_new_ones_begin_with_its_successor() {
     let script = r#"
         mkfifo one
