@@ -31,7 +31,12 @@ impl FlowRelay {
         payload: &[u8],
     ) {
         if let Some(known) = self.answerers.find(from) {
-            return self.give(&**lane, &known, payload);
+            if self.may_still_answer(&**lane, &known) {
+                return self.give(&**lane, &known, payload);
+            }
+            self.answerers.remove(&known);
+            known.over.notify_one();
+            return lane.count_drop();
         }
         let shown = if from.ip() == self.target.ip() {
             SocketAddr::new(self.key.destination.ip(), from.port())
@@ -39,13 +44,27 @@ impl FlowRelay {
             from
         };
         let key = DatagramKey { program: self.key.program, destination: shown };
+        let generation = lane.shared().live.load().generation;
         // If the program has a flow of its own to that source, that flow has another outside port.
         if lane.is_open(&key) || !self.may_answer(&**lane, from) {
             return lane.count_drop();
         }
-        let Some(answerer) = self.answerers.add(from, shown) else { return lane.count_drop() };
+        let Some(answerer) = self.answerers.add(from, shown, generation) else {
+            return lane.count_drop();
+        };
         self.give(&**lane, &answerer, payload);
         tokio::task::spawn_local(serve(Rc::clone(lane), Rc::clone(self), answerer));
+    }
+
+    /// Whether the current policy lets a source answer to which an earlier policy has permitted it.
+    pub(super) fn may_still_answer(&self, lane: &impl FlowHost, answerer: &Answerer) -> bool {
+        let generation = lane.shared().live.load().generation;
+        let may_answer =
+            answerer.generation.get() == generation || self.may_answer(lane, answerer.address);
+        if may_answer {
+            answerer.generation.set(generation);
+        }
+        may_answer
     }
 
     /// Whether the policy lets the source answer.
@@ -92,6 +111,10 @@ impl FlowRelay {
         if !self.is_permitted(lane) {
             // The end passes on what waits in this socket and in the others.
             self.end_for_new_policy();
+            return Err(FlowEnd::DecidedAgain);
+        }
+        if !self.may_still_answer(lane, answerer) {
+            // The flow continues without this source.
             return Err(FlowEnd::DecidedAgain);
         }
         let ends = self.ends_with(Some(answerer));

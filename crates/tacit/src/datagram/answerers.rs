@@ -9,7 +9,8 @@
 //! For example, a TFTP server answers from another port. With `answers = "any"` in the rule,
 //! answers may also come from other addresses. For each answerer, the agent opens a socket inside
 //! the network namespace of the program. This socket has the answerer's address. If a rule denies
-//! an answerer, the agent drops the answerer's datagrams.
+//! an answerer, the agent drops the answerer's datagrams. After a reload, the new policy decides
+//! about each answerer again.
 //!
 //! Limits: [`ANSWERERS_MAX`] answerers for each flow. The agent removes an answerer after
 //! [`SILENT_MAX`] without a datagram from it. While the agent creates a socket, the agent stores
@@ -46,6 +47,8 @@ pub(super) struct Answerer {
     /// Whether the program's socket rejects datagrams of this source.
     pub(super) is_refused: Cell<bool>,
     pub(super) over: Notify,
+    /// The generation of the policy that let it answer last.
+    pub(super) generation: Cell<u64>,
     early: RefCell<Vec<Vec<u8>>>,
     last: Cell<Instant>,
 }
@@ -56,8 +59,14 @@ impl Answerers {
         self.0.borrow().iter().find(|one| one.address == address).cloned()
     }
 
-    /// Adds a source; returns `None` if the limit is reached.
-    pub(super) fn add(&self, address: SocketAddr, shown: SocketAddr) -> Option<Rc<Answerer>> {
+    /// Adds a source that the policy of this generation lets answer; returns `None` if the limit is
+    /// reached.
+    pub(super) fn add(
+        &self,
+        address: SocketAddr,
+        shown: SocketAddr,
+        generation: u64,
+    ) -> Option<Rc<Answerer>> {
         let mut all = self.0.borrow_mut();
         if all.len() >= ANSWERERS_MAX {
             return None;
@@ -68,6 +77,7 @@ impl Answerers {
             spoofed: OnceCell::new(),
             is_refused: Cell::new(false),
             over: Notify::new(),
+            generation: Cell::new(generation),
             early: RefCell::default(),
             last: Cell::new(Instant::now()),
         });
@@ -129,13 +139,13 @@ mod tests {
     fn a_flow_has_so_many_sources_and_no_more() {
         let all = Answerers::default();
         let max = u16::try_from(ANSWERERS_MAX).unwrap();
-        let made: Vec<_> = (1..=max).map(|port| all.add(address(port), address(port))).collect();
+        let made: Vec<_> = (1..=max).map(|port| all.add(address(port), address(port), 1)).collect();
         assert!(made.iter().all(Option::is_some));
-        assert!(all.add(address(99), address(99)).is_none());
+        assert!(all.add(address(99), address(99), 1).is_none());
         let first = all.find(address(1)).unwrap();
         all.remove(&first);
         assert!(all.find(address(1)).is_none());
-        assert!(all.add(address(99), address(99)).is_some());
+        assert!(all.add(address(99), address(99), 1).is_some());
         all.end();
         assert!(all.find(address(2)).is_none());
     }
@@ -143,7 +153,7 @@ mod tests {
     #[test]
     fn what_waits_for_a_socket_is_bounded() {
         let all = Answerers::default();
-        let one = all.add(address(1), address(1)).unwrap();
+        let one = all.add(address(1), address(1), 1).unwrap();
         assert!(one.keep(&vec![0; EARLY_BYTES_MAX - 1]) && one.keep(&[1]) && !one.keep(&[2]));
         assert_eq!(one.take_early().len(), 2);
         assert!(one.keep(&[3]));

@@ -313,7 +313,8 @@ impl FlowRelay {
         answerer: Option<&Answerer>,
         payloads: impl IntoIterator<Item = Vec<u8>>,
     ) {
-        let is_permitted = self.is_permitted(&**lane);
+        let is_permitted = self.is_permitted(&**lane)
+            && answerer.is_none_or(|answerer| self.may_still_answer(&**lane, answerer));
         let ends = self.ends_with(answerer);
         for payload in payloads {
             if !is_permitted {
@@ -514,7 +515,8 @@ impl FlowRelay {
         DatagramKey { program: self.key.program, destination }
     }
 
-    /// Whether the current policy permits the flow.
+    /// Whether the current policy permits the flow, with answers from all sources from which the
+    /// socket outside accepts them.
     pub(super) fn is_permitted(&self, lane: &impl FlowHost) -> bool {
         let live = lane.shared().live.load();
         if live.generation == self.generation.get() {
@@ -522,7 +524,11 @@ impl FlowRelay {
         }
         let mut now = Flow { at_unix_s: clock::now_unix_s(), ..self.flow.clone() };
         let rule = live.decide(&mut now);
-        let is_permitted = rule.is_ok_and(|rule| matches!(rule.action, LiveAction::Permit));
+        let is_narrow = self.connection.record().rule.rule.answers == Answers::Destination;
+        let is_permitted = rule.is_ok_and(|rule| {
+            matches!(rule.action, LiveAction::Permit)
+                && (is_narrow || rule.rule.answers == Answers::Any)
+        });
         if is_permitted {
             self.generation.set(live.generation);
         }

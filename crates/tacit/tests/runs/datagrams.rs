@@ -352,6 +352,50 @@ fn what_waits_in_all_sockets_of_a_flow_arrives_when_a_new_policy_ends_the_flow()
 }
 
 #[test]
+fn a_new_policy_that_denies_a_source_of_answers_also_rejects_datagrams_to_it() {
+    let script = r#"
+        start python3 "$PEERS/datagrams.py" answering 10.9.8.7 5005 10.9.8.7 5006 late.log
+        until_true sh -c "[ \$(ss -Hlun 'sport = 5005 or sport = 5006' | wc -l) = 2 ]"
+        mkfifo one
+        enrolled python3 "$PEERS/datagrams.py" both 10.9.8.7 5005 20 <one >said & program=$!
+        exec 7>one; until_true grep -q elsewhere said
+        sed 's/5002/5006/' run.toml >policy.toml
+        ordinary ./tacit reload --control scratch/control >/dev/null
+        echo >&7; until_true grep -q "denied rule=but kind=datagram" agent.log
+        until_true sh -c '[ $(grep -c "^5005 late" late.log) = 20 ]'
+        exec 7>&-; wait $program
+        echo "$(grep -c "^5006 late" late.log) to the denied port"
+    "#;
+    let said = network(AGENT).script(script);
+    let text = crate::harness::text_of(&said);
+    assert!(text.contains("0 to the denied port"), "{text}");
+    assert!(!text.contains("20 to the denied port"), "{text}");
+}
+
+#[test]
+fn a_flow_begins_again_if_a_new_policy_accepts_answers_from_fewer_addresses() {
+    let script = r#"
+        start python3 "$PEERS/datagrams.py" answering 10.9.8.7 5005 10.9.8.8 5006 late.log
+        until_true sh -c "[ \$(ss -Hlun 'sport = 5005 or sport = 5006' | wc -l) = 2 ]"
+        mkfifo one
+        enrolled python3 "$PEERS/datagrams.py" both 10.9.8.7 5005 20 <one >said & program=$!
+        exec 7>one; until_true grep -q elsewhere said
+        sed '/^answers/d' run.toml >policy.toml
+        ordinary ./tacit reload --control scratch/control >/dev/null
+        echo >&7
+        until_true sh -c '[ $(grep -c late late.log) = 40 ]'
+        until_true grep -q "does not permit the flow as before" agent.log
+        exec 7>&-; wait $program
+        sort -u late.log | grep -c "^5005 late"; sort -u late.log | grep -c "^5006 late"
+    "#;
+    let rules = RULES.replace("log = true", "answers = \"any\"\nlog = true");
+    let network = Network::new(&[], &format!("{SERVERS}\n{AGENT}")).with_rules(&rules);
+    let said = network.script(script);
+    let text = crate::harness::text_of(&said);
+    assert!(text.contains("20\n20\n"), "{text}");
+}
+
+#[test]
 fn a_flow_outlives_the_agent_that_began_it_and_new_ones_begin_with_its_successor() {
     let script = r#"
         mkfifo one
