@@ -380,11 +380,17 @@ impl Agent {
             }
             RunEvent::Begin(application) => self.runs.begin(*application, &self.workers).await,
             RunEvent::Begun(enrolled, back) => {
+                let id = enrolled.run.id;
+                let capture = Arc::clone(&enrolled.capture);
                 let decision = if self.draining.is_some() {
                     Err(self.refuse_run())
                 } else {
                     self.runs.admit(*enrolled, &self.workers).await
                 };
+                if decision.is_err() {
+                    capture.tunnels.end();
+                    self.tunnels.remove_run(id);
+                }
                 self.runs.answer_launcher(decision, back);
             }
             RunEvent::Listening(id) => self.runs.follow_listening(id, &self.workers).await,

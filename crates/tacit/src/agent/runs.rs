@@ -259,6 +259,7 @@ impl Runs {
             covers_files,
             lists_unix_sockets,
         };
+        let id = identity.id;
         let context = self.context();
         let is_joined = socket_set == SocketSet::Joined;
         // Programs of a joined namespace run already.
@@ -289,6 +290,8 @@ impl Runs {
                 }
                 Err(error) => {
                     context.log.error(Event::new("run-refused").field("error", &error));
+                    // Tunnels may have begun already.
+                    let _ = context.events.send(RunEvent::End(id)).await;
                     back.decide(Err(format!("the agent cannot set up the run: {error}")));
                 }
             }
@@ -514,6 +517,7 @@ impl Runs {
     /// those of a host stay.
     pub(super) async fn end(&mut self, id: u64, workers: &Workers) -> EndedRun {
         let Some(mut enrolled) = self.registry.remove(id) else { return EndedRun::Unknown };
+        enrolled.capture.tunnels.end();
         for receiver in &enrolled.services.receivers {
             if let Some(number) = receiver.number {
                 workers.finish(number).await;

@@ -201,10 +201,10 @@ fn give_keys(requests: &KeyRequests, trace: &Arc<Trace>) {
 impl Agent {
     /// Makes tunnels for a run. Without a driver, its packets are dropped.
     pub(super) fn take_tun(&mut self, opened: OpenedTun) {
-        let OpenedTun { run, tun, lease } = opened;
-        if self.draining.is_some() {
+        if self.draining.is_some() || !opened.is_needed() {
             return;
         }
+        let OpenedTun { run, tun, lease, .. } = opened;
         if self.tunnels.driver.is_none() {
             let notices = self.tunnels.notices.clone();
             let log = self.shared.log.clone();

@@ -17,6 +17,7 @@ use std::io;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
@@ -89,6 +90,16 @@ pub struct OpenedTun {
     pub tun: Tun,
     /// Held as long as the device is read.
     pub lease: TunLease,
+    /// Whether the run has ended, or was refused.
+    is_over: Arc<AtomicBool>,
+}
+
+impl OpenedTun {
+    /// Whether the run needs the device. Its set-up may have failed meanwhile.
+    #[must_use]
+    pub fn is_needed(&self) -> bool {
+        !self.is_over.load(Ordering::Acquire)
+    }
 }
 
 /// The TUN device of a run that one agent hands over to another.
@@ -122,6 +133,14 @@ pub struct RunTunnels {
     /// How far the addresses of peers are that assign them.
     progress: watch::Sender<AddressProgress>,
     opened: mpsc::Sender<OpenedTun>,
+    /// Whether the run has ended, or was refused.
+    is_over: Arc<AtomicBool>,
+}
+
+impl Drop for RunTunnels {
+    fn drop(&mut self) {
+        self.end();
+    }
 }
 
 /// The peers of a run, as far as addresses matter.
@@ -202,7 +221,13 @@ impl RunTunnels {
         let inherited = tun.and_then(|tun| Tun::from_descriptor(tun).ok());
         let mirror = Mutex::new(Mirror { inherited, ..Mirror::default() });
         let assigned = StdMutex::new(assigned);
-        Self { mirror, assigned, paths: StdMutex::new(paths), progress, opened }
+        let paths = StdMutex::new(paths);
+        Self { mirror, assigned, paths, progress, opened, is_over: Arc::default() }
+    }
+
+    /// The run has ended, or was refused: a device that the agent does not read yet is closed.
+    pub fn end(&self) {
+        self.is_over.store(true, Ordering::Release);
     }
 
     /// The device for a successor; `None`: there is none. From now on, this agent leaves the routes
@@ -349,7 +374,8 @@ impl RunTunnels {
         let name = tun.name()?;
         let ended = |_| io::Error::other("the agent is ending");
         let (lease, watch) = TunLease::new(tun.try_clone()?.into());
-        let opened = OpenedTun { run: Arc::clone(run), tun, lease };
+        let is_over = Arc::clone(&self.is_over);
+        let opened = OpenedTun { run: Arc::clone(run), tun, lease, is_over };
         self.opened.send(opened).await.map_err(ended)?;
         Ok(LeasedDevice { name, lease: watch })
     }

@@ -25,6 +25,41 @@ fn an_assigned_address_that_another_rule_names_is_refused() {
 }
 
 #[test]
+fn a_run_that_is_refused_leaves_no_device_and_no_peer_in_the_agent() {
+    let rules = format!(
+        "{WEB}[[rule]]\nname = \"served\"\ndirection = \"inbound\"\n\
+         listen = \"0.0.0.0:7999\"\nlocal-ports = 7999\npermit = true\n"
+    );
+    let steps = "start python3 -m http.server 7999 --bind 0.0.0.0 >/dev/null 2>&1; other=$!
+        listened() { ss -Hltn 'sport = 7999' | grep -q .; }
+        until_true listened
+        agent; service=$!
+        for round in 1 2 3; do
+            enrolled true 2>>refused && fail 'a run without its port'
+        done
+        grep -c 'run-refused.*7999' agent.log
+        devices() {
+            for process in $service $(tree $service); do ls -l /proc/$process/fd; done |
+                grep -c /net/tun
+        }
+        none() { [ $(devices) = 0 ] && ! control show ike --json | grep -q 10.99.0.2; }
+        until_true none
+        kill $other
+        free() { ! listened; }
+        until_true free
+        enrolled bash -c 'curl -sS -m 20 http://10.2.0.1/
+            touch scratch/up; while [ ! -e scratch/end ]; do sleep 0.1; done' & program=$!
+        until_true [ -e scratch/up ]
+        none && fail 'no device is found while one is read'
+        touch scratch/end; wait $program
+        until_true none
+        clear";
+    let inner = r#"["10.1.0.1", "fd01::1"]"#;
+    let text = Scenario { rules: &rules, inner, steps }.output();
+    assert_eq!(text, "3\nfrom behind\nonly UDP 4500\n");
+}
+
+#[test]
 fn a_tunnel_ends_when_the_certificate_of_the_gateway_expires() {
     let steps = format!(
         "{CERTIFICATES}
