@@ -24,6 +24,7 @@ const PACKET_WEIGHT_BYTES: u64 = 2_000;
 #[derive(Clone, Debug, Default)]
 pub struct TunnelAccounts {
     routes: Arc<TunnelRoutes>,
+    peer: String,
     accounts: Vec<(String, Arc<Account>)>,
 }
 
@@ -49,7 +50,7 @@ impl TunnelAccounts {
         let of_peer =
             |name: &str| routes.rules().iter().any(|rule| rule.peer == peer && rule.name == name);
         let accounts = accounts.iter().filter(|(name, _)| of_peer(name)).cloned().collect();
-        Self { routes: Arc::clone(routes), accounts }
+        Self { routes: Arc::clone(routes), peer: peer.to_owned(), accounts }
     }
 
     /// Whether all packets have the same account.
@@ -62,7 +63,7 @@ impl TunnelAccounts {
         if self.is_single() {
             return (!self.accounts.is_empty()).then_some(AccountIndex(0));
         }
-        let rule = self.routes.rule_of(&tunnel_packet(direction, packet)?)?;
+        let rule = self.routes.rule_in_tunnel(&self.peer, &tunnel_packet(direction, packet)?)?;
         self.accounts.iter().position(|(name, _)| name == rule).map(AccountIndex)
     }
 
@@ -171,5 +172,29 @@ ipsec = { ike = "branch" }
             let found = found.map(|index| accounts.accounts[index.0].0.as_str());
             assert_eq!(found, rule, "{direction:?} {packet:?}");
         }
+    }
+
+    #[test]
+    fn a_packet_has_the_account_of_a_rule_for_its_peer() {
+        let other = r#"
+[ike.other]
+peer = "192.0.2.2"
+psk-file = "psk"
+local-id = "a.example"
+inner = "10.1.0.2"
+[[rule]]
+name = "all"
+direction = "outbound"
+remote = "10.2.0.0/15"
+ipsec = { ike = "other" }
+"#;
+        let policy = tacit_core::policy::parse(&format!("{POLICY}{other}")).policy.unwrap();
+        let routes = Arc::new(TunnelRoutes::of(&policy, "run", &[]).unwrap());
+        let open = ["web", "served", "all"].map(|name| (name.to_owned(), Account::open(name)));
+        let accounts = TunnelAccounts::new(&routes, "branch", &open);
+        // Other packets from this port to this network take the tunnel with the other peer.
+        let served = packet(([10, 2, 0, 9], 5000), ([10, 1, 0, 1], 7000));
+        let found = accounts.find(Direction::Inbound, &served);
+        assert_eq!(found.map(|index| accounts.accounts[index.0].0.as_str()), Some("served"));
     }
 }
