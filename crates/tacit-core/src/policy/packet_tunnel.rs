@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::content::Policy;
 use super::filter::{FilterPacket, ICMP, ICMPV6, PacketPath, TCP, TransportHeader, UDP};
 use super::ike::InnerAddressSource;
+use super::sa::ManualMode;
 use super::tunnel::{TunnelGroup, TunnelRoutes, TunnelRule};
 use crate::flow::{Direction, Protocol};
 use crate::icmp;
@@ -96,7 +97,8 @@ impl<'p> IpsecRules<'p> {
     /// Finds the rules for a packet. `None`: the packet is not in a tunnel.
     pub(super) fn explain(&self, packet: &FilterPacket) -> Option<Vec<IpsecDecision>> {
         let peer = packet.path.tunnel()?;
-        if let Some(why) = self.wrong_inner(peer, packet) {
+        let why_not = self.wrong_inner(peer, packet);
+        if let Some(why) = why_not.or_else(|| self.fragment_in_transport(peer, packet)) {
             return Some(vec![IpsecDecision::denied(Some(why))]);
         }
         let ends = PacketEnds::of(packet);
@@ -164,6 +166,14 @@ impl<'p> IpsecRules<'p> {
             "its {end} is {own}, but the address of runs in the tunnel is {}",
             all.join(" or ")
         ))
+    }
+
+    /// Why the tunnel cannot contain a fragment. `None`: it can, or the packet is none.
+    fn fragment_in_transport(&self, peer: &str, packet: &FilterPacket) -> Option<String> {
+        let is_transport = self.policy.sas.get(peer)?.mode != ManualMode::Tunnel;
+        (is_transport && packet.is_fragment).then(|| {
+            format!("[sa.{peer}] has mode = \"transport\", in which the agent drops fragments")
+        })
     }
 }
 
@@ -308,10 +318,31 @@ local-ports = 22
 ipsec = { ike = "branch" }
 "#;
 
+    const TRANSPORT: &str = r#"version = 1
+[sa.other]
+peer = "192.0.2.1"
+encryption = "aes256-cbc"
+integrity = "sha256"
+spi-in = 0x1001
+spi-out = 0x1002
+keys-in = "in.keys"
+keys-out = "out.keys"
+mode = "transport"
+local = "192.0.2.7"
+[[rule]]
+name = "all"
+direction = "outbound"
+remote = "192.0.2.1"
+ipsec = { sa = "other" }
+"#;
+
     fn explained(packet: &str) -> Vec<String> {
-        let policy = parse(POLICY).policy.unwrap();
-        let packet = FilterPacket::parse(packet).unwrap();
-        let text = PacketExplainer::new(&policy, 0).explain(&packet).to_string();
+        explained_by(POLICY, &FilterPacket::parse(packet).unwrap())
+    }
+
+    fn explained_by(policy: &str, packet: &FilterPacket) -> Vec<String> {
+        let policy = parse(policy).policy.unwrap();
+        let text = PacketExplainer::new(&policy, 0).explain(packet).to_string();
         let lines = text.lines().filter(|line| line.contains("ipsec` permits"));
         lines.map(|line| line.trim_start().to_owned()).collect()
     }
@@ -361,6 +392,24 @@ ipsec = { ike = "branch" }
                 "no rule with `ipsec` permits the packet in the tunnel of other runs",
             ]
         );
+    }
+
+    #[test]
+    fn a_tunnel_in_transport_mode_has_no_fragments() {
+        for (packet, wanted) in [
+            (
+                "to-tunnel other tcp 192.0.2.7:5 > 192.0.2.1:80",
+                "rule `all` (line 12) with `ipsec` permits the packet in the tunnel",
+            ),
+            (
+                "to-tunnel other tcp 192.0.2.7:5 > 192.0.2.1:80 fragment",
+                "no rule with `ipsec` permits the packet in the tunnel: [sa.other] has mode = \
+                 \"transport\", in which the agent drops fragments",
+            ),
+        ] {
+            let packet = FilterPacket::parse(packet).unwrap();
+            assert_eq!(explained_by(TRANSPORT, &packet), [wanted], "{packet}");
+        }
     }
 
     #[test]
