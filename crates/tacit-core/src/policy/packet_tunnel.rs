@@ -29,7 +29,9 @@ pub struct IpsecDecision {
     pub rule: Option<String>,
     /// The line of the rule in its file.
     pub line: Option<usize>,
-    /// Whether the rule permits the packet only after the other end has opened the flow.
+    /// Whether the rule permits the packet only after the other end has opened the flow: a TCP
+    /// segment, or a UDP datagram of the peer. ICMP has no such end, and datagrams of programs
+    /// wait for none.
     pub is_answer: bool,
     /// Why no rule permits the packet, or when the agent permits it nevertheless; `None`: the
     /// remote address, the ports or the protocol match no rule.
@@ -246,7 +248,18 @@ impl PacketEnds {
             rule.peer == peer && rule.direction == group.direction && self.is_of_rule(rule)
         };
         let rule = routes.rules().iter().find(decides)?;
-        Some(Permitting { rule, is_answer: group.direction != self.of_sender })
+        let is_answer = group.direction != self.of_sender && self.waits_for_opener();
+        Some(Permitting { rule, is_answer })
+    }
+
+    /// Whether a packet of a flow that the other end opens has to wait for it.
+    fn waits_for_opener(&self) -> bool {
+        match self.protocol {
+            Protocol::Tcp => true,
+            // The agent records only the datagrams of programs.
+            Protocol::Udp => self.of_sender == Direction::Inbound,
+            Protocol::Icmp => false,
+        }
     }
 
     fn is_in_group(&self, group: &TunnelGroup) -> bool {
@@ -284,7 +297,8 @@ mod tests {
     use super::*;
     use crate::policy::{PacketExplainer, parse};
 
-    /// `web` begins in line 13, `night` in line 19, and `served` in line 26.
+    /// `web` begins in line 13, `night` in line 19, `served` in line 26, `names` in line 32, and
+    /// `asked` in line 39.
     const POLICY: &str = r#"version = 1
 [ike.branch]
 peer = "192.0.2.1"
@@ -315,6 +329,20 @@ name = "served"
 direction = "inbound"
 remote = "10.2.0.0/24"
 local-ports = 22
+ipsec = { ike = "branch" }
+[[rule]]
+name = "names"
+direction = "inbound"
+protocol = "udp"
+remote = "10.2.0.0/24"
+local-ports = 53
+ipsec = { ike = "branch" }
+[[rule]]
+name = "asked"
+direction = "outbound"
+protocol = "udp"
+remote = "10.2.0.0/24"
+remote-ports = 53
 ipsec = { ike = "branch" }
 "#;
 
@@ -367,6 +395,10 @@ ipsec = { sa = "other" }
             ("from-tunnel branch tcp 10.2.0.1:5 > 10.1.0.1:22 syn", rule("served", 26)),
             ("from-tunnel branch tcp 10.2.0.1:80 > 10.1.0.1:5", rule("web", 13) + answer),
             ("from-tunnel branch tcp 10.2.0.1:80 > 10.1.0.1:5 syn", none.clone()),
+            ("from-tunnel branch udp 10.2.0.1:5 > 10.1.0.1:53", rule("names", 32)),
+            ("to-tunnel branch udp 10.1.0.1:53 > 10.2.0.1:5", rule("names", 32)),
+            ("to-tunnel branch udp 10.1.0.1:5 > 10.2.0.1:53", rule("asked", 39)),
+            ("from-tunnel branch udp 10.2.0.1:53 > 10.1.0.1:5", rule("asked", 39) + answer),
             (
                 "to-tunnel branch tcp 10.9.0.1:5 > 10.2.0.1:80 syn",
                 none.clone()
@@ -384,14 +416,21 @@ ipsec = { sa = "other" }
 
     #[test]
     fn runs_with_rules_of_their_own_are_named() {
-        assert_eq!(
-            explained("to-tunnel branch icmp 10.1.0.1 > 10.2.0.1 type 8"),
-            [
-                "rule `night` (line 19) with `ipsec` permits the packet in the tunnel of the runs \
-                 `night`, `nights`",
-                "no rule with `ipsec` permits the packet in the tunnel of other runs",
-            ]
-        );
+        // ICMP has no end that opens flows: the agent permits it in both directions at once.
+        for packet in [
+            "to-tunnel branch icmp 10.1.0.1 > 10.2.0.1 type 8",
+            "from-tunnel branch icmp 10.2.0.1 > 10.1.0.1 type 8",
+        ] {
+            assert_eq!(
+                explained(packet),
+                [
+                    "rule `night` (line 19) with `ipsec` permits the packet in the tunnel of the \
+                     runs `night`, `nights`",
+                    "no rule with `ipsec` permits the packet in the tunnel of other runs",
+                ],
+                "{packet}"
+            );
+        }
     }
 
     #[test]
