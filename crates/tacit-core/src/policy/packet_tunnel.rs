@@ -452,6 +452,40 @@ ipsec = { sa = "other" }
     }
 
     #[test]
+    fn packets_of_a_capture_are_read_as_the_agent_reads_them_in_tunnels() {
+        let policy = POLICY.replace("inner = \"10.1.0.1\"", "inner = [\"10.1.0.1\", \"fd01::1\"]");
+        let policy = policy.replace("\"10.2.0.0/24\"", "[\"10.2.0.0/24\", \"fd02::/64\"]");
+        let path = || PacketPath::ToTunnel("branch".to_owned());
+        // From port 22 to port 5: an answer, unless it opens a connection.
+        let segment = [&[0, 22, 0, 5][..], &[0; 9], &[0x10], &[0; 6]].concat();
+        let v4 = |segment: &[u8]| {
+            // More fragments follow.
+            let total = u8::try_from(20 + segment.len()).unwrap();
+            let header = [0x45, 0, 0, total, 0, 0, 0x20, 0, 64, TCP, 0, 0];
+            [&header[..], &[10, 1, 0, 1], &[10, 2, 0, 1], segment].concat()
+        };
+        let mut behind_ah = vec![0x60, 0, 0, 0, 0, 36, 51, 64];
+        for ip in ["fd01::1", "fd02::1"] {
+            let ip: std::net::Ipv6Addr = ip.parse().unwrap();
+            behind_ah.extend(ip.octets());
+        }
+        behind_ah.extend([&[TCP, 2][..], &[0; 14], &segment].concat());
+        let permits = "permits the packet in the tunnel";
+        let served = format!("rule `served` (line 26) with `ipsec` {permits}, after the other end");
+        let none = format!("no rule with `ipsec` {permits}");
+        for (bytes, wanted) in [
+            (v4(&segment), &served),
+            // The flags may be in the next fragment.
+            (v4(&segment[..8]), &none),
+            (behind_ah, &served),
+        ] {
+            let packet = FilterPacket::of_bytes(path(), &bytes).unwrap();
+            let shown = explained_by(&policy, &packet);
+            assert!(shown.len() == 1 && shown[0].starts_with(wanted), "{packet}: {shown:?}");
+        }
+    }
+
+    #[test]
     fn a_packet_that_a_filter_denies_or_outside_of_tunnels_has_no_rule_with_ipsec() {
         for packet in [
             "to-tunnel branch tcp 10.1.0.1:5 > 10.2.0.1:25 syn",

@@ -285,6 +285,7 @@ impl FilterPacket {
         let fragment = u16::from_be_bytes(*bytes.get(6..)?.first_chunk()?);
         let protocol = *bytes.get(9)?;
         let rest = bytes.get(header_bytes.max(V4_HEADER_BYTES)..)?;
+        let missing_flags = flags_when_missing(&path);
         let beginning = PacketBeginning::at_offset(fragment & V4_OFFSET);
         // Filters of tunnels compare the first fragment as a whole packet.
         let of_fragment = if path.tunnel().is_some() { V4_OFFSET } else { V4_OFFSET | V4_MORE };
@@ -293,7 +294,7 @@ impl FilterPacket {
             source: address(12)?,
             destination: address(16)?,
             protocol,
-            header: header(protocol, rest, beginning),
+            header: header(protocol, rest, beginning, missing_flags),
             is_fragment: fragment & of_fragment != 0,
         })
     }
@@ -309,15 +310,18 @@ impl FilterPacket {
         let mut rest = bytes.get(V6_HEADER_BYTES..)?;
         let mut is_fragment = false;
         let mut beginning = PacketBeginning::Present;
+        let is_in_tunnel = path.tunnel().is_some();
         for _ in 0..EXTENSIONS_MAX {
             let header_bytes = match protocol {
                 0 | 43 | 60 => usize::from(*rest.get(1)?) * 8 + 8,
                 44 => {
                     let offset = u16::from_be_bytes(*rest.get(2..)?.first_chunk()?) & !7;
                     beginning = PacketBeginning::at_offset(offset);
-                    is_fragment = path.tunnel().is_none() || beginning == PacketBeginning::Missing;
+                    is_fragment = !is_in_tunnel || beginning == PacketBeginning::Missing;
                     8
                 }
+                // The agent reads what is behind it (RFC 4302 section 2.2), and nftables does not.
+                AH if is_in_tunnel => (usize::from(*rest.get(1)?) + 2) * 4,
                 _ => break,
             };
             protocol = *rest.first()?;
@@ -326,7 +330,7 @@ impl FilterPacket {
                 break;
             }
         }
-        let header = header(protocol, rest, beginning);
+        let header = header(protocol, rest, beginning, flags_when_missing(&path));
         Some(Self { path, source, destination, protocol, header, is_fragment })
     }
 }
@@ -344,13 +348,19 @@ impl PacketBeginning {
     }
 }
 
-fn header(protocol: u8, bytes: &[u8], part: PacketBeginning) -> TransportHeader {
+/// The flags of a TCP segment that ends before them. The agent takes the first fragment of a packet
+/// in a tunnel for one that opens a connection: the flags may follow in a fragment without ports.
+fn flags_when_missing(path: &PacketPath) -> u8 {
+    if path.tunnel().is_some() { SYN } else { 0 }
+}
+
+fn header(protocol: u8, bytes: &[u8], part: PacketBeginning, missing_flags: u8) -> TransportHeader {
     let word = |at: usize| Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?));
     let found = match protocol {
         _ if part == PacketBeginning::Missing => None,
         protocol if WITH_PORTS.contains(&protocol) => {
-            let flags = (protocol == TCP).then(|| bytes.get(13).copied()).flatten();
-            let opens = flags.is_some_and(|flags| flags & (SYN | ACK) == SYN);
+            let flags = bytes.get(13).copied().unwrap_or(missing_flags);
+            let opens = protocol == TCP && flags & (SYN | ACK) == SYN;
             word(0).zip(word(2)).map(|(source, destination)| TransportHeader::Ports {
                 source,
                 destination,
@@ -439,6 +449,8 @@ impl fmt::Display for FilterPacket {
     }
 }
 
+/// The number of the authentication header, which is an extension header of IPv6.
+const AH: u8 = 51;
 const SYN: u8 = 0x02;
 const ACK: u8 = 0x10;
 const V4_HEADER_BYTES: usize = 20;
