@@ -426,6 +426,8 @@ fn underlay(port: PortWait) -> io::Result<Underlay> {
 }
 
 #[cfg(test)]
+mod explain_tests;
+#[cfg(test)]
 mod thread_tests;
 
 #[cfg(test)]

@@ -96,6 +96,13 @@ pub(super) struct InboundTunnel {
 impl InstalledTunnel {
     /// Prepares keys, and looks up the MTU of the path.
     pub(super) fn new(tunnel: Tunnel) -> Result<Self, KeyLengthError> {
+        let mut installed = Self::before_path(tunnel)?;
+        installed.outbound.learn_path();
+        Ok(installed)
+    }
+
+    /// Prepares keys. The MTU of the path is not known yet.
+    pub(super) fn before_path(tunnel: Tunnel) -> Result<Self, KeyLengthError> {
         let Tunnel { tun, child, peer, peer_address, lifetime, flows, accounts, filter } = tunnel;
         let flows: Arc<[_]> = flows.into();
         let drops = Arc::<DirectionDrops>::default();
@@ -112,7 +119,7 @@ impl InstalledTunnel {
             peer,
             peer_address,
         };
-        let mut outbound = OutboundTunnel {
+        let outbound = OutboundTunnel {
             sa: OutboundSa::new(&child, lifetime)?,
             peer,
             carrier: Carrier::of(child.protocol),
@@ -124,7 +131,6 @@ impl InstalledTunnel {
             received: Arc::clone(inbound.sa.counters()),
             peer_address,
         };
-        outbound.learn_path();
         let spi = inbound.sa.spi();
         Ok(Self { tun, spi, outbound: Box::new(outbound), inbound: Box::new(inbound) })
     }
@@ -207,6 +213,27 @@ impl InboundTunnel {
         let TunnelPackets { local, remote, flows, accounts } = packets;
         self.sa.set_selectors(local, remote);
         self.flows.permit(flows.into(), accounts);
+    }
+
+    /// Finds out whether the run gets a packet of the peer, and counts it for its filter rule.
+    /// `was_asked` reports whether a program has sent what the packet answers.
+    ///
+    /// # Errors
+    /// No flow permits the packet, or a filter rule denies it.
+    pub(super) fn admit(
+        &mut self,
+        packet: &IpPacket,
+        bytes: &[u8],
+        was_asked: impl FnOnce() -> bool,
+    ) -> Result<FlowDecision, DropReason> {
+        let decision = self.flows.decide(packet, bytes);
+        match decision.permission {
+            Permission::Granted => {}
+            Permission::Answer if was_asked() => {}
+            Permission::Answer | Permission::Denied => return Err(DropReason::Flow),
+        }
+        self.flows.filter(decision)?;
+        Ok(decision)
     }
 
     /// Reports whether a packet from this address shows that the peer has moved.

@@ -38,7 +38,7 @@ use super::halves::InboundTunnel;
 use super::order::Order;
 use super::table::TunnelTable;
 use super::thread::OrderSender;
-use super::tunnel::{Permission, TunId};
+use super::tunnel::TunId;
 use super::underlay::ReceivingSocket;
 use super::{IkeDatagram, PacketEvent};
 use crate::ledger::meter;
@@ -282,13 +282,7 @@ impl Inbound {
         let bytes = frame.get(inner.clone()).ok_or(DropReason::InnerPacket)?;
         let tun = tunnel.tun;
         let was_asked = || devices.get(&tun).is_some_and(|device| device.permits(&parsed));
-        let decision = tunnel.flows.decide(&parsed, bytes);
-        match decision.permission {
-            Permission::Granted => {}
-            Permission::Answer if was_asked() => {}
-            Permission::Answer | Permission::Denied => return Err(DropReason::Flow),
-        }
-        tunnel.flows.filter(decision)?;
+        let decision = tunnel.admit(&parsed, bytes, was_asked)?;
         self.shares.count(tunnel.flows.account(decision), parsed.bytes);
         if self.tun != Some(tun) {
             self.deliver(devices, context);

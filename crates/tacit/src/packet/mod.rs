@@ -55,6 +55,8 @@ mod polling;
 mod spill;
 mod statistics;
 mod table;
+#[cfg(test)]
+pub(crate) mod testing;
 mod thread;
 mod tunnel;
 mod underlay;
