@@ -206,6 +206,17 @@ pub fn bind_spoofed_source(
     }
 }
 
+/// Takes the program away from a spoofed-source socket of UDP that is about to close: the kernel
+/// gives later datagrams of the program to the receiver of captured datagrams. Datagrams that
+/// arrived before can still be read from the socket.
+///
+/// # Errors
+/// The error of `connect`. Datagrams still arrive at the socket.
+pub fn release_program(socket: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()> {
+    // No program sends from this address, which belongs to another host.
+    Ok(rustix::net::connect(socket, &address)?)
+}
+
 /// Returns the kind of a spoofed-source socket for a captured flow. It has the agent's mark, and
 /// may be bound to any address.
 #[must_use]

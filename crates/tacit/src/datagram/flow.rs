@@ -289,9 +289,12 @@ impl FlowRelay {
     pub(super) fn send_rest(&self, lane: &Rc<impl FlowHost>, answerer: Option<&Answerer>) {
         let spoofed = answerer.map_or(&self.spoofed, |answerer| &answerer.spoofed);
         let Some(spoofed) = spoofed.get() else { return };
+        let address = self.ends_with(answerer).key.destination;
+        // Otherwise, a datagram that arrives after the last read is lost. If the kernel refuses, the
+        // program may send faster than this thread reads.
+        let _ = transparent::release_program(spoofed.get_ref().as_fd(), address);
         let mut count = 0;
         let mut failures = 0;
-        // The program may send faster than this thread reads.
         while count < REST_DATAGRAMS_MAX && failures < NOTICES_MAX {
             match waiting_in(spoofed, &**lane) {
                 Ok(waiting) => {

@@ -156,7 +156,8 @@ fn back_to_back_requests_are_all_answered() {
 
 #[test]
 fn many_clients_at_once_are_all_answered() {
-    let six = r#"start python3 "$PEERS/datagrams.py" serve 2001:db8::7 5000 >/dev/null; await_udp 3"#;
+    let six =
+        r#"start python3 "$PEERS/datagrams.py" serve 2001:db8::7 5000 >/dev/null; await_udp 3"#;
     expect(&network(six).with_ipv6(), "client many 5000 200 10.9.8.7 2001:db8::7", "4000 of 4000");
 }
 
