@@ -290,8 +290,8 @@ impl FlowRelay {
         let spoofed = answerer.map_or(&self.spoofed, |answerer| &answerer.spoofed);
         let Some(spoofed) = spoofed.get() else { return };
         let address = self.ends_with(answerer).key.destination;
-        // Otherwise, a datagram that arrives after the last read is lost. If the kernel refuses, the
-        // program may send faster than this thread reads.
+        // Otherwise, a datagram that arrives after the last read is lost. If the kernel refuses,
+        // the program may send faster than this thread reads.
         let _ = transparent::release_program(spoofed.get_ref().as_fd(), address);
         let mut count = 0;
         let mut failures = 0;
