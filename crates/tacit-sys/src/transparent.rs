@@ -206,14 +206,14 @@ pub fn bind_spoofed_source(
     }
 }
 
-/// Takes the program away from a spoofed-source socket of UDP that is about to close: the kernel
-/// gives later datagrams of the program to the receiver of captured datagrams. Datagrams that
-/// arrived before can still be read from the socket.
+/// Disconnects a spoofed-source UDP socket from its program, before the socket closes. `address` is
+/// the address to which the socket is bound. The kernel then delivers later datagrams of the
+/// program to the receiver of captured datagrams. The socket keeps the datagrams that have arrived.
 ///
 /// # Errors
-/// The error of `connect`. Datagrams still arrive at the socket.
+/// The error of `connect`. Then datagrams still arrive at the socket.
 pub fn release_program(socket: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()> {
-    // No program sends from this address, which belongs to another host.
+    // The program sends from another address, so the socket receives nothing from it.
     Ok(rustix::net::connect(socket, &address)?)
 }
 

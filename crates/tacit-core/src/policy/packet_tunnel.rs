@@ -29,9 +29,9 @@ pub struct IpsecDecision {
     pub rule: Option<String>,
     /// The line of the rule in its file.
     pub line: Option<usize>,
-    /// Whether the rule permits the packet only after the other end has opened the flow: a TCP
-    /// segment, or a UDP datagram of the peer. ICMP has no such end, and datagrams of programs
-    /// wait for none.
+    /// Whether the rule permits the packet only after the other end has opened the flow. Such a
+    /// packet is a TCP segment, or a UDP datagram of the peer. A rule permits ICMP in both
+    /// directions at once, and UDP datagrams of programs too.
     pub is_answer: bool,
     /// Why no rule permits the packet, or when the agent permits it nevertheless; `None`: the
     /// remote address, the ports or the protocol match no rule.
@@ -170,7 +170,7 @@ impl<'p> IpsecRules<'p> {
         ))
     }
 
-    /// Why the tunnel cannot contain a fragment. `None`: it can, or the packet is none.
+    /// Why the tunnel cannot contain this fragment. `None`: it can, or the packet is no fragment.
     fn fragment_in_transport(&self, peer: &str, packet: &FilterPacket) -> Option<String> {
         let is_transport = self.policy.sas.get(peer)?.mode != ManualMode::Tunnel;
         (is_transport && packet.is_fragment).then(|| {
@@ -252,11 +252,12 @@ impl PacketEnds {
         Some(Permitting { rule, is_answer })
     }
 
-    /// Whether a packet of a flow that the other end opens has to wait for it.
+    /// Whether a packet is permitted only after the other end has opened the flow, if a rule
+    /// permits only that end to open it.
     fn waits_for_opener(&self) -> bool {
         match self.protocol {
             Protocol::Tcp => true,
-            // The agent records only the datagrams of programs.
+            // The agent records which datagrams programs have sent, not those of peers.
             Protocol::Udp => self.of_sender == Direction::Inbound,
             Protocol::Icmp => false,
         }
@@ -416,7 +417,7 @@ ipsec = { sa = "other" }
 
     #[test]
     fn runs_with_rules_of_their_own_are_named() {
-        // ICMP has no end that opens flows: the agent permits it in both directions at once.
+        // A rule for ICMP permits both directions at once.
         for packet in [
             "to-tunnel branch icmp 10.1.0.1 > 10.2.0.1 type 8",
             "from-tunnel branch icmp 10.2.0.1 > 10.1.0.1 type 8",
@@ -456,7 +457,7 @@ ipsec = { sa = "other" }
         let policy = POLICY.replace("inner = \"10.1.0.1\"", "inner = [\"10.1.0.1\", \"fd01::1\"]");
         let policy = policy.replace("\"10.2.0.0/24\"", "[\"10.2.0.0/24\", \"fd02::/64\"]");
         let path = || PacketPath::ToTunnel("branch".to_owned());
-        // From port 22 to port 5: an answer, unless it opens a connection.
+        // A segment from port 22 to port 5 is an answer if it does not open a connection.
         let segment = [&[0, 22, 0, 5][..], &[0; 9], &[0x10], &[0; 6]].concat();
         let v4 = |segment: &[u8]| {
             // More fragments follow.

@@ -79,10 +79,10 @@ impl IkeFailure {
     /// The peer has answered the first request, but does not answer the second one.
     pub(crate) fn no_answer_to_auth() -> Self {
         let message = "the peer has answered the first request (IKE_SA_INIT), but does not answer \
-                       the second one (IKE_AUTH): read the peer's log. If IKE_AUTH arrives there, \
-                       compare the identities and the shared keys (or certificates) on both \
-                       sides. Otherwise, check that no firewall or NAT drops long UDP datagrams \
-                       or IP fragments";
+                       the second one (IKE_AUTH): check in the peer's log whether IKE_AUTH \
+                       arrives. If it arrives, compare the identities and the shared keys (or \
+                       certificates) on both sides. Otherwise, check that no firewall or NAT \
+                       drops long UDP datagrams or IP fragments";
         Self::new("peer-does-not-answer", FailureSide::Both, message)
     }
 

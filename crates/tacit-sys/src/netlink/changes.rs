@@ -1,11 +1,11 @@
 //! Receives a message whenever the interfaces, addresses or routes of a network namespace change.
 //!
-//! The content of the messages is not read: after a message, the caller reads the whole new state.
-//! So no change is missed when messages are lost, because the kernel drops a message only while
-//! earlier ones wait.
+//! This module does not read the content of the messages: after a message, the caller reads the
+//! whole new state. So the caller misses no change if messages are lost: the kernel drops a message
+//! only while earlier messages wait, and these wake the caller.
 //!
-//! Limit: [`ROUTE_BYTES_MAX`] bytes of messages about routes wait. A host may change thousands of
-//! routes at once.
+//! Limit: at most [`ROUTE_BYTES_MAX`] bytes of messages about routes wait, because a host may
+//! change thousands of routes at once.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -15,16 +15,16 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, sockopt};
 
 /// The largest number of messages about changes that are read at a time.
 const CHANGES_AT_ONCE_MAX: usize = 1000;
-/// The memory for messages about routes that wait, as the kernel counts it.
+/// The size of the receive buffer for messages about routes, as the kernel counts it.
 pub const ROUTE_BYTES_MAX: usize = 16 * 1024;
 /// `RTMGRP_LINK`, `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR`.
 const INTERFACE_GROUPS: u32 = 0x1 | 0x10 | 0x100;
 /// The bits of `RTNLGRP_IPV4_ROUTE`, `RTNLGRP_IPV4_RULE`, `RTNLGRP_IPV6_ROUTE`, `RTNLGRP_IPV6_RULE`
-/// and `RTNLGRP_NEXTHOP`, which is about next hops that several routes share.
+/// and `RTNLGRP_NEXTHOP` (next hops that several routes share).
 const ROUTE_GROUPS: u32 = 0x40 | 0x80 | 0x400 | 0x4_0000 | 0x8000_0000;
 
 /// Opens a non-blocking socket that receives a message whenever an interface or an address of this
-/// namespace changes. [`forget`] reads the messages.
+/// namespace changes. [`discard`] reads the messages.
 ///
 /// # Errors
 /// The error of a system call.
@@ -33,7 +33,7 @@ pub fn of_interfaces() -> io::Result<OwnedFd> {
 }
 
 /// Opens a non-blocking socket that receives a message whenever a route or a routing rule of this
-/// namespace changes. [`forget`] reads the messages. The kernel may report the removal of a route
+/// namespace changes. [`discard`] reads the messages. The kernel may report the removal of a route
 /// just before it removes the route.
 ///
 /// # Errors
@@ -46,7 +46,7 @@ pub fn of_routes() -> io::Result<OwnedFd> {
 }
 
 /// Reads and discards all messages about changes. The caller then reads the new state.
-pub fn forget(changes: BorrowedFd<'_>) {
+pub fn discard(changes: BorrowedFd<'_>) {
     let mut message = [0; 4096];
     // The loop continues after an error, because the kernel reports lost messages by one error.
     for _ in 0..CHANGES_AT_ONCE_MAX {

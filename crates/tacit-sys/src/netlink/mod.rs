@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The modules are [`route`] (addresses and routes), [`tunnel`] (routes into IPsec tunnels),
-//! [`destinations`] (the destinations of all routes), [`changes`] (reports about changes of
+//! [`destinations`] (the destinations of all routes), [`changes`] (messages about changes of
 //! interfaces and routes), [`nft`] (nftables rules), [`nflog`] (copies of packets), [`diag`]
 //! (owners of sockets) and [`usage`] (bytes of sockets).
 //!

@@ -318,19 +318,7 @@ impl Agent {
                 Some(report) = supervisor_reports.recv() => self.take_supervisor_report(report),
                 _ = growth.tick(), if self.workers.may_grow() => self.workers.grow().await,
                 cpu = self.workers.wanted() => self.workers.place(cpu),
-                _ = files.tick() => {
-                    self.workers.look();
-                    self.refresh_credentials();
-                    if self.last_policy.is_late() {
-                        self.store_policy().await;
-                    }
-                    self.look_at_connections();
-                    self.look_at_host_sockets();
-                    self.return_freed_memory();
-                    self.credentials.report_expiries(clock::now_unix_s(), &self.shared.log);
-                    self.runs.refresh_hosts();
-                    self.user_names.read_again();
-                }
+                _ = files.tick() => self.check_regularly().await,
                 _ = names.tick() => self.runs.capture_again(),
                 () = self.runs.resolvers_changed() => self.runs.read_resolvers(),
                 () = self.runs.host_changed() => self.follow_host(),
@@ -409,6 +397,21 @@ impl Agent {
             RunEvent::NoRun if self.options.private => self.drain(Some(LINGER)).await,
             RunEvent::NoRun => {}
         }
+    }
+
+    /// Checks what may have changed since the last [`FILES_INTERVAL`].
+    async fn check_regularly(&mut self) {
+        self.workers.look();
+        self.refresh_credentials();
+        if self.last_policy.is_late() {
+            self.store_policy().await;
+        }
+        self.look_at_connections();
+        self.look_at_host_sockets();
+        self.return_freed_memory();
+        self.credentials.report_expiries(clock::now_unix_s(), &self.shared.log);
+        self.runs.refresh_hosts();
+        self.user_names.read_again();
     }
 
     /// Returns freed memory to the kernel when most connections have ended.

@@ -290,7 +290,7 @@ impl Runs {
                 }
                 Err(error) => {
                     context.log.error(Event::new("run-refused").field("error", &error));
-                    // Tunnels may have begun already.
+                    // The run may have a TUN device and tunnels already.
                     let _ = context.events.send(RunEvent::End(id)).await;
                     back.decide(Err(format!("the agent cannot set up the run: {error}")));
                 }

@@ -104,7 +104,7 @@ impl Tunnels {
         }
     }
 
-    /// Waits until a route of the host changes, while there is a driver.
+    /// Waits until a route of the host changes. Without a driver, the wait never ends.
     pub(super) async fn routes_changed(&self) {
         match self.route_changes.as_ref().filter(|_| self.driver.is_some()) {
             Some(changes) => changes.next().await,
@@ -112,7 +112,7 @@ impl Tunnels {
         }
     }
 
-    /// The routes of the host, or its interfaces, have changed.
+    /// Has the driver compare the source addresses, because routes or interfaces have changed.
     pub(super) fn compare_sources(&self) {
         if let Some(driver) = &self.driver {
             driver.compare_sources();
@@ -247,13 +247,13 @@ impl Agent {
         }
     }
 
-    /// An interface of the host has changed. Updates runs and tunnels if its addresses are others
-    /// now.
+    /// Called when an interface of the host has changed. If the addresses of the host have changed,
+    /// updates runs and tunnels.
     pub(super) fn follow_host(&self) {
         if self.runs.follow_host() {
             self.tunnels.follow_own(self.runs.host().addresses().all().collect());
         } else {
-            // An interface without a carrier may change which routes the kernel uses.
+            // If an interface has lost its carrier, the kernel may use another route.
             self.tunnels.compare_sources();
         }
     }

@@ -56,7 +56,7 @@ impl FlowRelay {
         tokio::task::spawn_local(serve(Rc::clone(lane), Rc::clone(self), answerer));
     }
 
-    /// Whether the current policy lets a source answer to which an earlier policy has permitted it.
+    /// Whether the current policy permits answers of a source that an earlier policy permitted.
     pub(super) fn may_still_answer(&self, lane: &impl FlowHost, answerer: &Answerer) -> bool {
         let generation = lane.shared().live.load().generation;
         let may_answer =
@@ -109,7 +109,7 @@ impl FlowRelay {
     fn send_back(&self, lane: &impl FlowHost, answerer: &Answerer) -> Result<BatchResult, FlowEnd> {
         let Some(spoofed) = answerer.spoofed.get() else { return Ok(BatchResult::Empty) };
         if !self.is_permitted(lane) {
-            // The end passes on what waits in this socket and in the others.
+            // When the flow ends, it sends the datagrams that wait in all its sockets.
             self.end_for_new_policy();
             return Err(FlowEnd::DecidedAgain);
         }
@@ -117,7 +117,7 @@ impl FlowRelay {
             // The flow continues without this source.
             return Err(FlowEnd::DecidedAgain);
         }
-        let ends = self.ends_with(Some(answerer));
+        let ends = self.send_ends(Some(answerer));
         let mut scratch = lane.scratch();
         for _ in 0..BATCH_MAX {
             meter::switch(Component::Receive);
@@ -178,9 +178,9 @@ async fn serve(lane: Rc<impl FlowHost>, relay: Rc<FlowRelay>, answerer: Rc<Answe
     let spend = |ns| record.spend_ns(ns);
     charged(record.account(), Component::Accept, life, spend).await;
     relay.answerers.remove(&answerer);
-    relay.send_rest(&lane, Some(&answerer));
+    relay.flush_socket(&lane, Some(&answerer));
     if relay.has_ended() {
-        // This task may be the last one that keeps the flow's own socket open.
-        relay.send_all_rest(&lane);
+        // This task may have kept the flow's other sockets open, so they may have datagrams.
+        relay.flush_sockets(&lane);
     }
 }

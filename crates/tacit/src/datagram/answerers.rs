@@ -47,7 +47,7 @@ pub(super) struct Answerer {
     /// Whether the program's socket rejects datagrams of this source.
     pub(super) is_refused: Cell<bool>,
     pub(super) over: Notify,
-    /// The generation of the policy that let it answer last.
+    /// The generation of the policy that last permitted its answers.
     pub(super) generation: Cell<u64>,
     early: RefCell<Vec<Vec<u8>>>,
     last: Cell<Instant>,
@@ -59,8 +59,8 @@ impl Answerers {
         self.0.borrow().iter().find(|one| one.address == address).cloned()
     }
 
-    /// Adds a source that the policy of this generation lets answer; returns `None` if the limit is
-    /// reached.
+    /// Adds a source. The policy of this generation permits its answers. Returns `None` if the
+    /// limit is reached.
     pub(super) fn add(
         &self,
         address: SocketAddr,

@@ -28,7 +28,7 @@ use tokio::sync::Notify;
 use super::answerers::{Answerer, Answerers};
 use super::icmp_errors::{cause_of, cause_of_notice, send_icmp_error};
 use super::socket::{DatagramShared, Receiver};
-use super::{BATCH_MAX, REST_DATAGRAMS_MAX};
+use super::{BATCH_MAX, FLUSH_DATAGRAMS_MAX};
 use crate::clock;
 use crate::ledger::{charged, meter};
 use crate::live::LiveAction;
@@ -60,8 +60,8 @@ pub(super) trait FlowHost {
     fn is_open(&self, key: &DatagramKey) -> bool;
     /// Takes the datagrams that arrived before the flow had a socket of its own.
     fn drain(self: &Rc<Self>);
-    /// Passes on a datagram that the current policy may not permit as before. This policy decides
-    /// about a flow with the ends `key`, which relays or rejects the datagram.
+    /// Has the current policy decide about a datagram whose flow it may not permit as before. A
+    /// flow with the ends `key` relays or rejects the datagram.
     fn decide_again(self: &Rc<Self>, key: DatagramKey, payload: &[u8]);
     /// Called when the flow has ended. Later datagrams begin another flow.
     fn forget(&self, relay: &FlowRelay);
@@ -88,8 +88,8 @@ pub(super) struct FlowRelay {
     unsent: RefCell<VecDeque<Vec<u8>>>,
     /// Whether a new policy ends the flow.
     is_decided_again: Cell<bool>,
-    /// Whether the flow has ended. The sockets inside close when the sources of answers have ended
-    /// too.
+    /// Whether the flow has ended. Its sockets inside close when the tasks that serve the other
+    /// sources of answers have ended too.
     has_ended: Cell<bool>,
     over: Notify,
 }
@@ -160,7 +160,7 @@ pub(super) enum BatchResult {
     Empty,
     /// There may be more datagrams.
     More,
-    /// The socket outside had no room for some datagrams, which the flow keeps. There may be more.
+    /// The socket outside had no room for some datagrams. The flow keeps them. More may wait.
     Full,
 }
 
@@ -232,8 +232,7 @@ impl FlowRelay {
     /// Sends a datagram that the receiver has read.
     pub(super) fn send_early(&self, lane: &Rc<impl FlowHost>, payload: &[u8]) {
         if !self.is_permitted(&**lane) {
-            // The datagrams that wait in the sockets inside are younger. They follow when the flow
-            // ends.
+            // The sockets inside have newer datagrams. The flow sends them when it ends.
             self.end_for_new_policy();
             lane.forget(self);
             return lane.decide_again(self.key, payload);
@@ -273,44 +272,44 @@ impl FlowRelay {
         Ok(BatchResult::More)
     }
 
-    /// Passes on the datagrams of the program that wait in all sockets inside, because the flow
-    /// ends.
-    pub(super) fn send_all_rest(&self, lane: &Rc<impl FlowHost>) {
+    /// Sends the datagrams of the program that wait in all sockets inside, because the flow ends.
+    /// If the current policy does not permit the flow, this policy decides about the datagrams.
+    pub(super) fn flush_sockets(&self, lane: &Rc<impl FlowHost>) {
         let unsent = self.unsent.take();
-        self.pass_on(lane, None, unsent);
-        self.send_rest(lane, None);
+        self.send_or_decide_again(lane, None, unsent);
+        self.flush_socket(lane, None);
         for answerer in self.answerers.all() {
-            self.send_rest(lane, Some(&answerer));
+            self.flush_socket(lane, Some(&answerer));
         }
     }
 
-    /// Passes on the datagrams of the program to another source of answers, or to the destination,
-    /// that wait in a socket inside, because the socket closes.
-    pub(super) fn send_rest(&self, lane: &Rc<impl FlowHost>, answerer: Option<&Answerer>) {
+    /// Sends the datagrams of the program that wait in one socket inside, because the socket
+    /// closes. It is the socket for this source of answers; `None`: the socket for the destination.
+    pub(super) fn flush_socket(&self, lane: &Rc<impl FlowHost>, answerer: Option<&Answerer>) {
         let spoofed = answerer.map_or(&self.spoofed, |answerer| &answerer.spoofed);
         let Some(spoofed) = spoofed.get() else { return };
-        let address = self.ends_with(answerer).key.destination;
-        // Otherwise, a datagram that arrives after the last read is lost. If the kernel refuses,
-        // the program may send faster than this thread reads.
+        let address = self.send_ends(answerer).key.destination;
+        // Otherwise, a datagram that arrives after the last read is lost. If the call fails,
+        // datagrams may arrive faster than this thread reads: the limits below end the loop.
         let _ = transparent::release_program(spoofed.get_ref().as_fd(), address);
         let mut count = 0;
         let mut failures = 0;
-        while count < REST_DATAGRAMS_MAX && failures < NOTICES_MAX {
-            match waiting_in(spoofed, &**lane) {
+        while count < FLUSH_DATAGRAMS_MAX && failures < NOTICES_MAX {
+            match receive_waiting(spoofed, &**lane) {
                 Ok(waiting) => {
                     count += waiting.len().max(1);
-                    self.pass_on(lane, answerer, waiting);
+                    self.send_or_decide_again(lane, answerer, waiting);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // The error of an earlier datagram to the program.
+                // An earlier datagram to the program has failed.
                 Err(_) => failures += 1,
             }
         }
     }
 
-    /// Sends datagrams if the current policy permits it. Otherwise it decides about them like about
-    /// those of a new flow.
-    fn pass_on(
+    /// Sends datagrams if the current policy permits the flow. Otherwise, the policy decides about
+    /// them as about datagrams of a new flow.
+    fn send_or_decide_again(
         &self,
         lane: &Rc<impl FlowHost>,
         answerer: Option<&Answerer>,
@@ -318,7 +317,7 @@ impl FlowRelay {
     ) {
         let is_permitted = self.is_permitted(&**lane)
             && answerer.is_none_or(|answerer| self.may_still_answer(&**lane, answerer));
-        let ends = self.ends_with(answerer);
+        let ends = self.send_ends(answerer);
         for payload in payloads {
             if !is_permitted {
                 lane.decide_again(ends.key, &payload);
@@ -328,8 +327,8 @@ impl FlowRelay {
         }
     }
 
-    /// The ends of datagrams to another source of answers, or to the destination.
-    pub(super) fn ends_with(&self, answerer: Option<&Answerer>) -> SendEnds {
+    /// The ends of datagrams to another source of answers, or (`None`) to the destination.
+    pub(super) fn send_ends(&self, answerer: Option<&Answerer>) -> SendEnds {
         let Some(answerer) = answerer else {
             return SendEnds { key: self.key, target: self.target };
         };
@@ -337,7 +336,7 @@ impl FlowRelay {
         SendEnds { key, target: answerer.address }
     }
 
-    /// Whether the flow has ended, so that its sockets close.
+    /// Whether the flow has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.has_ended.get()
     }
@@ -460,7 +459,7 @@ impl FlowRelay {
 
     /// Sends one datagram to the destination. The socket first reports errors of earlier ones.
     fn send(&self, receiver: &Receiver, payload: &[u8]) -> Sending {
-        self.send_to(receiver, payload, &self.ends_with(None))
+        self.send_to(receiver, payload, &self.send_ends(None))
     }
 
     /// Sends one datagram to another source of answers, in the same way.
@@ -518,8 +517,8 @@ impl FlowRelay {
         DatagramKey { program: self.key.program, destination }
     }
 
-    /// Whether the current policy permits the flow, with answers from all sources from which the
-    /// socket outside accepts them.
+    /// Whether the current policy permits the flow. If the socket outside accepts answers from all
+    /// addresses, the policy must permit such answers too.
     pub(super) fn is_permitted(&self, lane: &impl FlowHost) -> bool {
         let live = lane.shared().live.load();
         if live.generation == self.generation.get() {
@@ -527,10 +526,10 @@ impl FlowRelay {
         }
         let mut now = Flow { at_unix_s: clock::now_unix_s(), ..self.flow.clone() };
         let rule = live.decide(&mut now);
-        let is_narrow = self.connection.record().rule.rule.answers == Answers::Destination;
+        let needs_any = self.connection.record().rule.rule.answers == Answers::Any;
         let is_permitted = rule.is_ok_and(|rule| {
             matches!(rule.action, LiveAction::Permit)
-                && (is_narrow || rule.rule.answers == Answers::Any)
+                && (!needs_any || rule.rule.answers == Answers::Any)
         });
         if is_permitted {
             self.generation.set(live.generation);
@@ -606,7 +605,7 @@ impl FlowRelay {
     /// socket is always reported writable.
     ///
     /// # Errors
-    /// Meanwhile, a new policy does not permit the flow. The datagrams remain.
+    /// A new policy does not permit the flow. The datagrams that are not sent stay in the queue.
     async fn send_when_there_is_room(&self, lane: &impl FlowHost) -> Result<(), FlowEnd> {
         loop {
             if !self.is_permitted(lane) {
@@ -627,8 +626,8 @@ impl FlowRelay {
 /// Reads some of the datagrams that wait in a socket inside.
 ///
 /// # Errors
-/// `WouldBlock`: none waits. The error of an earlier datagram.
-fn waiting_in(spoofed: &Watched, lane: &impl FlowHost) -> io::Result<Vec<Vec<u8>>> {
+/// `WouldBlock` if no datagram waits; other errors are about an earlier datagram to the program.
+fn receive_waiting(spoofed: &Watched, lane: &impl FlowHost) -> io::Result<Vec<Vec<u8>>> {
     meter::switch(Component::Receive);
     let mut queue = lane.queue();
     let received = queue.receive(spoofed.get_ref().as_fd())?;
@@ -645,9 +644,9 @@ pub(super) async fn relay(lane: Rc<impl FlowHost + 'static>, relay: Rc<FlowRelay
             () = record.closed() => FlowEnd::Closed,
             end = relay.relay(&lane) => end,
         };
-        // A datagram about which the policy decides again must not find this flow.
+        // Remove the flow first: datagrams that the policy decides about again need a new flow.
         lane.forget(&relay);
-        relay.send_all_rest(&lane);
+        relay.flush_sockets(&lane);
         relay.has_ended.set(true);
         relay.answerers.end();
         end

@@ -18,7 +18,7 @@
 //! A flow ends after an idle timeout, or when the program exits or closes its socket. A flow also
 //! ends when a reload installs a policy that does not permit the flow. When a flow ends, the agent
 //! sends the datagrams that wait in its sockets inside. If the current policy does not permit the
-//! flow, this policy decides about these datagrams like about those of a new flow.
+//! flow, this policy decides about these datagrams as about those of a new flow.
 //!
 //! Limits: [`FLOWS_MAX`] flows for each run and IP version. When this limit is reached, a new flow
 //! replaces the flow that has been idle for the longest time. While the agent looks up the owner of
@@ -38,8 +38,8 @@ pub use socket::{DatagramShared, Receiver};
 pub const FLOWS_MAX: usize = 2048;
 /// The maximum payload of one flow that waits for a decision.
 pub const EARLY_BYTES_MAX: usize = 256 * 1024;
-/// The maximum number of datagrams that are read from one socket of a flow when it ends: more than
-/// its buffer holds of the shortest ones.
-const REST_DATAGRAMS_MAX: usize = 16 * 1024;
+/// The maximum number of datagrams that are read from one socket of a flow when the flow ends. The
+/// buffer of a socket holds fewer datagrams, even if they are empty.
+const FLUSH_DATAGRAMS_MAX: usize = 16 * 1024;
 /// The number of datagrams that are read from one socket before other tasks run.
 const BATCH_MAX: usize = 64;

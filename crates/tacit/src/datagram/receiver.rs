@@ -64,7 +64,7 @@ pub struct Lane {
     questions_dropped: Cell<u64>,
     /// Whether no more datagrams are received. Flows continue until they end.
     is_closed: Cell<bool>,
-    /// Whether the run is over. No flow begins any more.
+    /// Whether the run has ended. Then no flow begins.
     is_run_over: Cell<bool>,
 }
 
@@ -150,8 +150,8 @@ impl Lane {
         let all = self.flows.borrow_mut().take_all();
         for state in all {
             if let State::Open(relay) = &state {
-                // No program is left to receive an error.
-                relay.send_all_rest(&self);
+                // Errors are not reported, because all programs have ended.
+                relay.flush_sockets(&self);
             }
             self.end_state(state);
         }

@@ -68,16 +68,16 @@ fn bridges() -> Finding {
 }
 
 fn congestion_control() -> Finding {
-    pacing(read("/proc/sys/net/ipv4/tcp_congestion_control").as_deref())
+    congestion_finding(read("/proc/sys/net/ipv4/tcp_congestion_control").as_deref())
 }
 
-/// Whether the programs of a captured host use bbr. It sends at a rate that it computes, in small
-/// segments, which reach the agent out of order over several CPUs. So the kernel sends some of
-/// them again.
-fn pacing(default: Option<&str>) -> Finding {
-    let is_paced = default.is_some_and(|name| name.starts_with("bbr"));
+/// Reports whether the programs of the host use bbr. bbr limits the rate, also on one host, and so
+/// sends small segments. Different CPUs deliver these to the agent out of order, so that the kernel
+/// sends some of them again.
+fn congestion_finding(default: Option<&str>) -> Finding {
+    let is_bbr = default.is_some_and(|name| name.starts_with("bbr"));
     let note = match default {
-        Some(name) if is_paced => format!(
+        Some(name) if is_bbr => format!(
             "programs of this host use {name}: a stream that `tacit agent --host` captures costs \
              1.2 to 1.4 times the CPU time that it costs with cubic. To use cubic for all new \
              connections of the host, run `sysctl -w net.ipv4.tcp_congestion_control=cubic`. \
@@ -86,11 +86,11 @@ fn pacing(default: Option<&str>) -> Finding {
         Some(name) => {
             format!("programs of this host use {name}, which suits `tacit agent --host`")
         }
-        None => "cannot read net.ipv4.tcp_congestion_control; with bbr, streams that `tacit agent \
-                 --host` captures would cost more CPU time"
+        None => "cannot read net.ipv4.tcp_congestion_control. If it is bbr, a stream that `tacit \
+                 agent --host` captures costs more CPU time than with cubic"
             .to_owned(),
     };
-    Finding::wanted("host congestion control", Presence::when(!is_paced), note)
+    Finding::wanted("host congestion control", Presence::when(!is_bbr), note)
 }
 
 fn kernel() -> Finding {
@@ -269,13 +269,13 @@ mod tests {
 
     #[test]
     fn bbr_on_a_captured_host_is_reported_as_advice() {
-        let bbr = pacing(Some("bbr"));
-        assert_eq!(pacing(Some("bbr3")).presence, Presence::Missing);
+        let bbr = congestion_finding(Some("bbr"));
+        assert_eq!(congestion_finding(Some("bbr3")).presence, Presence::Missing);
         assert!(!bbr.is_present() && !bbr.needed, "{bbr:?}");
         let fix = "`sysctl -w net.ipv4.tcp_congestion_control=cubic`";
         assert!(bbr.note.contains(fix), "{}", bbr.note);
         for other in [Some("cubic"), Some("reno"), None] {
-            let finding = pacing(other);
+            let finding = congestion_finding(other);
             assert!(finding.is_present() && !finding.needed, "{finding:?}");
             assert!(!finding.note.contains(fix), "{}", finding.note);
         }

@@ -326,8 +326,8 @@ impl PeerConnection {
             && repeated.is_some_and(|repeated| repeated <= DROPPED_RETRANSMITS_MAX)
     }
 
-    /// Notes that nothing has answered a request of the attempt yet. Returns the message, with what
-    /// to check.
+    /// Notes that the peer has not answered a request of the attempt yet. Returns the message,
+    /// which contains what to check.
     pub(super) fn note_unanswered(&mut self, request: UnansweredRequest) -> String {
         let seconds = UNANSWERED.as_secs();
         let port = self.remote.port();
@@ -341,13 +341,13 @@ impl PeerConnection {
             ),
             UnansweredRequest::Auth { datagram_bytes_max } => format!(
                 "the peer has answered the first request (IKE_SA_INIT), but not the second one \
-                 (IKE_AUTH) for {seconds} seconds; tacit repeats it: check in the peer's log \
-                 whether IKE_AUTH arrives. If it arrives, the peer drops it: compare `local-id`, \
-                 `remote-id`, and the shared key or the certificates in [ike.{ike}] with the \
-                 peer's settings. If it does not arrive, or if the peer has answered, check that \
-                 no firewall or NAT drops UDP datagrams of {datagram_bytes_max} bytes to or from \
-                 port {port}, or IP fragments; if the peer supports IKE fragmentation (RFC 7383), \
-                 turn it on there"
+                 (IKE_AUTH) for {seconds} seconds; tacit repeats IKE_AUTH: check in the peer's log \
+                 whether IKE_AUTH arrives. If the peer receives it and does not answer, compare \
+                 `local-id`, `remote-id`, and the shared key or the certificates in [ike.{ike}] \
+                 with the peer's settings. If IKE_AUTH or the peer's answer is lost, check that no \
+                 firewall or NAT drops UDP datagrams of {datagram_bytes_max} bytes to or from port \
+                 {port}, or IP fragments, and turn on IKE fragmentation (RFC 7383) on the peer if \
+                 it supports this"
             ),
         };
         self.failure = Some(message.clone());

@@ -25,7 +25,7 @@ use crate::packet::{
     TunnelPackets, tunnel_packet,
 };
 
-/// The peers of a test. `transport` is the only one whose tunnel does not contain IP packets.
+/// The peers of a test. Only the SA of `transport` is in transport mode.
 const PEERS: &str = r#"version = 1
 [ike.branch]
 peer = "192.0.2.1"
@@ -53,7 +53,7 @@ mode = "transport"
 local = "192.0.2.7"
 "#;
 
-/// The run whose packets are compared. Some rules are for another one.
+/// The run whose packets are compared. Some rules are for another run.
 const RUN: &str = "one";
 
 const TCP: u8 = 6;
@@ -68,8 +68,8 @@ const ACK: u8 = 0x10;
 struct RuleText {
     is_filter: bool,
     keys: String,
-    /// What packets near the rule have.
-    action_and_tunnel: String,
+    /// The `tunnel` of a filter rule, or the action of another rule.
+    action_or_tunnel: String,
     protocol: &'static str,
     remote: &'static str,
     local_ports: &'static str,
@@ -87,7 +87,7 @@ struct Probe {
     form: Form,
 }
 
-/// Addresses behind peers; they overlap.
+/// Values of `remote`: addresses behind peers, which overlap.
 const REMOTES: [&str; 9] = [
     "",
     "\"10.2.0.0/16\"",
@@ -100,7 +100,7 @@ const REMOTES: [&str; 9] = [
     "\"fd02::1\"",
 ];
 
-/// Some are more probable than others.
+/// Actions of rules. An action that occurs several times is more probable.
 const ACTIONS: [&str; 9] = [
     "ipsec = { ike = \"branch\" }",
     "ipsec = { ike = \"branch\" }",
@@ -113,19 +113,19 @@ const ACTIONS: [&str; 9] = [
     "filter = \"deny\"",
 ];
 
-/// The part of a packet.
+/// Which part of a packet is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Whole,
-    /// After an IPv6 authentication header, which a program has written.
+    /// A whole packet, with an IPv6 authentication header that a program has written.
     BehindAh,
     First,
-    /// It ends before the flags of TCP.
+    /// A first fragment that ends before the flags of TCP.
     ShortFirst,
     Later,
 }
 
-/// A tunnel, and the peer's end of it.
+/// A tunnel, and the SA with which the peer sends.
 struct Installed {
     peer: String,
     inner: Vec<IpAddr>,
@@ -193,11 +193,11 @@ fn rule() -> impl Strategy<Value = RuleText> {
             let keys = keys.iter().filter(|(_, value, is_used)| *is_used && !value.is_empty());
             let keys = keys.map(|(key, value, _)| format!("{key} = {value}\n")).collect::<String>();
             let keys = format!("{keys}{action}\n");
-            let action_and_tunnel = if is_filter { tunnel } else { action }.to_owned();
+            let action_or_tunnel = if is_filter { tunnel } else { action }.to_owned();
             RuleText {
                 is_filter,
                 keys,
-                action_and_tunnel,
+                action_or_tunnel,
                 protocol,
                 remote,
                 local_ports,
@@ -265,12 +265,12 @@ fn probe() -> impl Strategy<Value = Probe> {
     )
 }
 
-/// How a packet differs from the edges of a rule.
+/// How far a packet is from an edge of a rule.
 #[derive(Clone, Debug)]
 struct Aim {
     rule: prop::sample::Index,
     edge: prop::sample::Index,
-    /// Of the remote address, the local port and the remote port.
+    /// What is added to the remote address, the local port and the remote port.
     nudges: [i8; 3],
 }
 
@@ -302,7 +302,7 @@ impl Probe {
             [] => self.other.0,
             all => nudged(edge.get(all)),
         };
-        let own: &str = match (rule.action_and_tunnel.as_str(), remote) {
+        let own: &str = match (rule.action_or_tunnel.as_str(), remote) {
             (text, IpAddr::V4(_)) if text.contains("transport") => "192.0.2.7",
             (text, IpAddr::V4(_)) if text.contains("manual") => "10.1.0.2",
             (_, IpAddr::V4(_)) => "10.1.0.1",
@@ -355,9 +355,11 @@ impl Probe {
         let mut content = match self.protocol {
             _ if self.form == Form::Later => vec![0xff; 16],
             ICMP | ICMPV6 => {
-                let header = vec![self.icmp_type, 0, 0, 0, 0, 0, 0, 0];
-                self.quoted()
-                    .map_or(header.clone(), |one| [header, one.bytes(reversed(direction))].concat())
+                let mut message = vec![self.icmp_type, 0, 0, 0, 0, 0, 0, 0];
+                if let Some(quoted) = self.quoted() {
+                    message.extend(quoted.bytes(reversed(direction)));
+                }
+                message
             }
             TCP => [ports.as_slice(), &[0; 8], &[0x50, self.tcp_flags], &[0; 6]].concat(),
             _ => [ports.as_slice(), &[0; 12]].concat(),
@@ -368,7 +370,7 @@ impl Probe {
         match (from.0, to.0) {
             (IpAddr::V4(from), IpAddr::V4(to)) => {
                 let total = u16::try_from(20 + content.len()).unwrap().to_be_bytes();
-                let fragment = (more << 13 | offset / 8).to_be_bytes();
+                let fragment = ((more << 13) | (offset / 8)).to_be_bytes();
                 let mut header = vec![0x45, 0, total[0], total[1], 0, 0];
                 header.extend([fragment[0], fragment[1], 64, self.protocol, 0, 0]);
                 [header.as_slice(), &from.octets(), &to.octets(), &content].concat()
@@ -390,8 +392,8 @@ impl Probe {
         }
     }
 
-    /// The packet that an ICMP error is about. Without SYN: an error belongs to a flow also if the
-    /// packet would open it in the wrong direction.
+    /// The packet that an ICMP error is about. It has no SYN, because an error may be about a
+    /// packet that no rule permits to open a flow.
     fn quoted(&self) -> Option<Self> {
         let protocol = if self.icmp_type % 2 == 1 { TCP } else { UDP };
         let quoted = Self { protocol, tcp_flags: ACK, form: Form::Whole, ..*self };
@@ -406,7 +408,7 @@ fn reversed(direction: Direction) -> Direction {
     }
 }
 
-/// The end of a tunnel at the peer.
+/// The SA with which the peer sends.
 fn of_peer(child: &ChildSa) -> OutboundSa {
     let child = child.clone();
     let mode = match child.mode {
@@ -424,7 +426,7 @@ fn of_peer(child: &ChildSa) -> OutboundSa {
     OutboundSa::new(&child, LIFETIME).unwrap()
 }
 
-/// The keys of the tunnel that IKE would negotiate.
+/// A child SA as IKE would negotiate it.
 fn negotiated(packets: &TunnelPackets) -> ChildSa {
     let cipher = Cipher::Aes128Gcm;
     let keys = |spi: u32, byte: u8| SaKeys {
@@ -521,7 +523,7 @@ impl<'p> Fixture<'p> {
         self.explainer.explain(&packet)
     }
 
-    /// The filter rules that have counted a packet since the last call.
+    /// The filter rule that has counted a packet since `before`.
     fn counted(&self, before: &[u64]) -> Option<&str> {
         let counters = self.counters.iter().zip(before);
         let mut more = counters.filter(|(counter, before)| counter.packets() > **before);
@@ -551,7 +553,7 @@ impl<'p> Fixture<'p> {
         }
     }
 
-    /// Whether the flows of both directions contain the packet.
+    /// Whether outbound and inbound rules contain the packet.
     fn has_both_directions(&self, peer: &str, direction: Direction, probe: &Probe) -> bool {
         let parsed = IpPacket::parse(&probe.bytes(direction)).unwrap();
         let packet = tunnel_packet(direction, &parsed).unwrap();
@@ -650,25 +652,25 @@ fn compare(
     Ok(())
 }
 
-/// For each packet, each peer and the run:
+/// The test checks, for each packet and each peer:
 ///
-/// * If explain names a rule with `ipsec`, and no filter rule denies the packet, the tunnel of this
-///   peer sends the packet, or gives it to the run. Otherwise it does not.
-/// * A packet that explain permits only as an answer is either a UDP datagram of the peer, which is
-///   dropped until a program has sent one to its source, or a TCP segment. The tunnels do not store
-///   the state of TCP, so such a segment passes at once if it has no SYN.
-/// * The filter rule that explain names has counted the packet, if a flow permits it. Explain
-///   compares filter rules also with packets that no flow permits; the tunnel drops them before.
-/// * The rule with `ipsec` is the one to whose account the packet is charged. If outbound and
-///   inbound rules contain a packet, explain names the rule of the end that has sent it, but the
-///   account is that of the outbound rule. A later fragment has no ports: both may name any rule
-///   that contains its addresses.
-/// * An ICMP error that no rule permits passes if explain names a rule for the packet in it.
-///   Explain gets no such packet, so its answer contains the condition.
+/// * The tunnel sends or delivers the packet if explain names a rule with `ipsec` and no filter
+///   rule denies the packet. Otherwise, the tunnel drops the packet.
+/// * If explain permits the packet only as an answer, it is a UDP datagram of the peer or a TCP
+///   segment. The tunnel drops the datagram until a program has sent one to its source. The segment
+///   passes at once, because tunnels do not store the state of TCP connections.
+/// * If a flow permits the packet, the filter rule that explain names has counted it. For other
+///   packets, explain names a filter rule too, but the tunnel drops them earlier.
+/// * The packet is charged to the account of the rule with `ipsec` that explain names. There are
+///   two exceptions. If outbound and inbound rules contain a packet, explain names the rule of the
+///   sender, and the account is that of the outbound rule. A later fragment has no ports, so
+///   explain and the account may have any rule that contains its addresses.
+/// * An ICMP error that no rule permits passes if explain names a rule for the packet in the error.
+///   Explain does not get the packet in the error, so it shows this condition.
 ///
-/// The answers differ for what explain does not know: the addresses of this host and those that a
-/// gateway assigns, earlier packets, and, in transport mode, headers that cannot be sent: options,
-/// extension headers, and whether a packet with ports is a first fragment.
+/// The test omits what explain does not know: the addresses of this host, addresses that a gateway
+/// assigns, and, in transport mode, packets that cannot be sent: those with options or extension
+/// headers, and first fragments.
 #[test]
 fn tunnels_do_with_a_packet_what_explain_says() {
     let config = ProptestConfig {
@@ -691,7 +693,7 @@ fn tunnels_do_with_a_packet_what_explain_says() {
             .enumerate()
             .map(|(at, rule)| format!("[[rule]]\nname = \"r{at}\"\n{}", rule.keys));
         let text = format!("{PEERS}{}", texts.collect::<String>());
-        // Some rules contradict each other.
+        // The parser rejects policies whose rules contradict each other.
         let Some(policy) = tacit_core::policy::parse(&text).policy else { return Ok(()) };
         seen.policies += 1;
         let mut fixture = Fixture::new(&policy);

@@ -237,7 +237,7 @@ enum Order {
     RemoveRun(u64),
     /// The host has these addresses now.
     FollowOwn(Vec<IpAddr>),
-    /// The routes of the host have changed.
+    /// Routes or interfaces of the host have changed.
     CompareSources,
     /// Writes the keys of the tunnels to this peer.
     WriteKeys(String, KeySink),
@@ -317,8 +317,8 @@ impl IkeDriver {
         self.order(Order::FollowOwn(own));
     }
 
-    /// The routes of the host have changed: compares the addresses from which it sends to peers
-    /// with those that it has used before. This needs little time, however often it is called.
+    /// Compares the addresses from which this host sends to peers with those that it has used
+    /// before, because routes have changed. Many calls cause one comparison a second.
     pub fn compare_sources(&self) {
         self.order(Order::CompareSources);
     }

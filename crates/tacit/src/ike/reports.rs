@@ -134,7 +134,7 @@ pub(super) fn unanswered_first(
     log.warn(unanswered_event(one, request, error));
 }
 
-/// Reports to the audit log that nothing has answered a request yet. The attempt continues.
+/// Reports to the audit log that the peer has not answered a request yet. The attempt continues.
 pub(super) fn unanswered(log: &Log, one: &PeerConnection, request: UnansweredRequest, error: &str) {
     log.audit(AuditOutcome::Failed, unanswered_event(one, request, error));
 }

@@ -5,10 +5,10 @@
 //! the kernel has checked that no other host has it. So there are several comparisons ([`DELAYS`])
 //! after a change of the addresses.
 //!
-//! A host may change its routes all the time: a router with a full routing table, or a host that
-//! starts containers. So comparisons because of routes are at least [`ROUTES_INTERVAL`] after the
-//! last comparison. The kernel may report the removal of a route before it removes the route, so
-//! the last change is followed by [`AFTER_ROUTES`] comparisons.
+//! Some hosts change their routes all the time, for example routers with a full routing table. So a
+//! comparison because of routes follows the previous comparison after [`ROUTES_INTERVAL`] at the
+//! earliest. The kernel may report the removal of a route before it removes the route. So there are
+//! [`AFTER_ROUTES`] comparisons after the last change of the routes.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ pub(super) struct SourceChecks {
     done: usize,
     /// When the next comparison because of a change of the routes is due.
     routes_at: Option<Instant>,
-    /// The number of comparisons since the last change of the routes.
+    /// The number of comparisons because of the last change of the routes.
     done_for_routes: usize,
     /// When the source addresses were compared last.
     compared_at: Option<Instant>,
@@ -131,7 +131,7 @@ mod tests {
                 compared.push(time);
             }
         }
-        // The last change is that after 2,990 milliseconds.
+        // The last change occurs after 2,990 milliseconds.
         assert_eq!(compared, [0, 1000, 2000, 3000, 4000]);
     }
 

@@ -1,6 +1,6 @@
-//! Notices that this host sends to the peers of tunnels from another address, because its addresses
+//! Detects that this host sends to the peers of tunnels from another address, because its addresses
 //! or its routes have changed. Then each connection sends a message to its peer at once, so that
-//! the peer also sends to the other address.
+//! the peer sends to the other address.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -653,8 +653,8 @@ impl IkeThread {
         self.connections[at].note_reported(failure);
     }
 
-    /// Nothing has answered a request of an attempt yet. The next attempts are only in the audit
-    /// log.
+    /// Reports that the peer has not answered a request of an attempt yet. Later attempts are only
+    /// in the audit log.
     fn report_unanswered(&mut self, at: usize, request: UnansweredRequest) {
         let one = &mut self.connections[at];
         let error = one.note_unanswered(request);

@@ -294,8 +294,8 @@ fn forged_first_requests_that_are_refused_lead_to_cookies_and_to_one_line() {
     assert_eq!(scene.lines("ike-failed"), 1);
 }
 
-/// The gateway that has received the first request of a run with the address 10.1.0.1.
-fn asked(scene: &mut Scene) -> Sender {
+/// A gateway that has received the first request for a run with the address 10.1.0.1.
+fn accepted(scene: &mut Scene) -> Sender {
     scene.thread.connect(&Scene::pair());
     let config = Arc::new(scene.gateway_config());
     let local = scene.peer.local_addr().unwrap();
@@ -307,9 +307,9 @@ fn asked(scene: &mut Scene) -> Sender {
     Sender { connection, socket, events: Vec::new() }
 }
 
-/// The gateway that has answered the connection of this run.
+/// A gateway with an established connection for this run.
 fn connected(scene: &mut Scene) -> Sender {
-    let mut gateway = asked(scene);
+    let mut gateway = accepted(scene);
     scene.settle(&mut gateway);
     assert!(gateway.is_established(), "{:?}", gateway.events);
     gateway
@@ -372,7 +372,7 @@ fn a_peer_that_answers_nothing_is_logged_and_shown_before_the_attempt_fails() {
 #[test]
 fn a_peer_that_does_not_answer_auth_is_logged_and_shown_before_the_attempt_fails() {
     let mut scene = Scene::new("half", "10.1.0.1");
-    let mut gateway = asked(&mut scene);
+    let mut gateway = accepted(&mut scene);
     let from = scene.peer.local_addr().unwrap();
     let answer = gateway.messages().remove(0);
     scene.deliver(from, answer);

@@ -192,7 +192,7 @@ ipsec = { ike = "other" }
         let routes = Arc::new(TunnelRoutes::of(&policy, "run", &[]).unwrap());
         let open = ["web", "served", "all"].map(|name| (name.to_owned(), Account::open(name)));
         let accounts = TunnelAccounts::new(&routes, "branch", &open);
-        // Other packets from this port to this network take the tunnel with the other peer.
+        // A rule for the other peer contains the addresses and ports of this packet too.
         let served = packet(([10, 2, 0, 9], 5000), ([10, 1, 0, 1], 7000));
         let found = accounts.find(Direction::Inbound, &served);
         assert_eq!(found.map(|index| accounts.accounts[index.0].0.as_str()), Some("served"));

@@ -96,13 +96,13 @@ pub(super) struct InboundTunnel {
 impl InstalledTunnel {
     /// Prepares keys, and looks up the MTU of the path.
     pub(super) fn new(tunnel: Tunnel) -> Result<Self, KeyLengthError> {
-        let mut installed = Self::before_path(tunnel)?;
+        let mut installed = Self::without_path_mtu(tunnel)?;
         installed.outbound.learn_path();
         Ok(installed)
     }
 
     /// Prepares keys. The MTU of the path is not known yet.
-    pub(super) fn before_path(tunnel: Tunnel) -> Result<Self, KeyLengthError> {
+    pub(super) fn without_path_mtu(tunnel: Tunnel) -> Result<Self, KeyLengthError> {
         let Tunnel { tun, child, peer, peer_address, lifetime, flows, accounts, filter } = tunnel;
         let flows: Arc<[_]> = flows.into();
         let drops = Arc::<DirectionDrops>::default();
@@ -215,8 +215,8 @@ impl InboundTunnel {
         self.flows.permit(flows.into(), accounts);
     }
 
-    /// Finds out whether the run gets a packet of the peer, and counts it for its filter rule.
-    /// `was_asked` reports whether a program has sent what the packet answers.
+    /// Decides whether the run gets a packet of the peer, and counts the packet for the filter rule
+    /// that matches it. `is_requested` returns whether the packet answers one of a program.
     ///
     /// # Errors
     /// No flow permits the packet, or a filter rule denies it.
@@ -224,12 +224,12 @@ impl InboundTunnel {
         &mut self,
         packet: &IpPacket,
         bytes: &[u8],
-        was_asked: impl FnOnce() -> bool,
+        is_requested: impl FnOnce() -> bool,
     ) -> Result<FlowDecision, DropReason> {
         let decision = self.flows.decide(packet, bytes);
         match decision.permission {
             Permission::Granted => {}
-            Permission::Answer if was_asked() => {}
+            Permission::Answer if is_requested() => {}
             Permission::Answer | Permission::Denied => return Err(DropReason::Flow),
         }
         self.flows.filter(decision)?;

@@ -281,8 +281,8 @@ impl Inbound {
         let Opened::Packet(parsed, inner) = opened else { return Ok(()) };
         let bytes = frame.get(inner.clone()).ok_or(DropReason::InnerPacket)?;
         let tun = tunnel.tun;
-        let was_asked = || devices.get(&tun).is_some_and(|device| device.permits(&parsed));
-        let decision = tunnel.admit(&parsed, bytes, was_asked)?;
+        let is_requested = || devices.get(&tun).is_some_and(|device| device.permits(&parsed));
+        let decision = tunnel.admit(&parsed, bytes, is_requested)?;
         self.shares.count(tunnel.flows.account(decision), parsed.bytes);
         if self.tun != Some(tun) {
             self.deliver(devices, context);

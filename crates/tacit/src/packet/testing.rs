@@ -1,5 +1,5 @@
-//! Passes packets through tunnels without devices, sockets and threads, for tests. A packet meets
-//! the same selectors, flows, filters and keys as in the threads.
+//! Sends and receives packets through tunnels in tests, without devices, sockets and threads. The
+//! tunnels use the same code as the packet threads for selectors, flows, filters and keys.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(crate) struct TestTunnels {
 /// A packet that a tunnel lets pass.
 #[derive(Debug)]
 pub(crate) struct Passed {
-    /// The SPI in the packets that the tunnel sends, or in those that it receives.
+    /// The SPI of the tunnel's packets in the direction of this packet.
     pub(crate) spi: EspSpi,
     /// The account to which the packet is charged.
     pub(crate) account: Arc<Account>,
@@ -35,8 +35,9 @@ pub(crate) struct Passed {
 impl TestTunnels {
     /// Installs a tunnel, which becomes the newest one.
     pub(crate) fn install(&mut self, tunnel: Tunnel) {
-        let installed = InstalledTunnel::before_path(tunnel).expect("keys of the right length");
-        let InstalledTunnel { tun, spi, outbound, inbound } = installed;
+        let installed = InstalledTunnel::without_path_mtu(tunnel);
+        let InstalledTunnel { tun, spi, outbound, inbound } =
+            installed.expect("keys of the right length");
         self.outbound.add(spi, tun, *outbound);
         self.inbound.add(spi, tun, *inbound);
         let slot = self.outbound.slot_of(spi).expect("the tunnel is in the table");
@@ -57,16 +58,16 @@ impl TestTunnels {
         Ok(Passed { spi: tunnel.sa.spi(), account })
     }
 
-    /// Receives an ESP packet, as a datagram contains it.
+    /// Receives the ESP packet that a UDP datagram of the peer contains.
     pub(crate) fn receive(&mut self, spi: EspSpi, frame: &mut [u8]) -> Result<Passed, DropReason> {
         let tunnel = self.inbound.with_spi(spi).ok_or(DropReason::UnknownSpi)?;
-        let Opened::Packet(parsed, place) = tunnel.sa.open(frame, 0)? else {
+        let Opened::Packet(parsed, inner) = tunnel.sa.open(frame, 0)? else {
             return Err(DropReason::InnerPacket);
         };
-        let bytes = frame.get(place).ok_or(DropReason::InnerPacket)?;
+        let bytes = frame.get(inner).ok_or(DropReason::InnerPacket)?;
         let sent = &self.sent;
-        let was_asked = || !SentDatagrams::are_concerned(&parsed) || sent.permit(&parsed);
-        let decision = tunnel.admit(&parsed, bytes, was_asked)?;
+        let is_requested = || !SentDatagrams::are_concerned(&parsed) || sent.permit(&parsed);
+        let decision = tunnel.admit(&parsed, bytes, is_requested)?;
         Ok(Passed { spi, account: Arc::clone(tunnel.flows.account(decision)) })
     }
 

@@ -8,11 +8,12 @@
 //! ```
 //!
 //! When the kernel reports a change of the host's interfaces, this module reads the addresses
-//! again. [`RouteChanges`] receives the kernel's reports about routes, which tunnels follow.
+//! again. [`RouteChanges`] receives the kernel's reports about routes, for tunnels.
 
 use std::cell::Cell;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -118,31 +119,26 @@ impl HostNetwork {
 
 /// The kernel's reports about changes of the host's interfaces.
 #[derive(Debug)]
-pub struct InterfaceChanges(Option<Watched>);
+pub struct InterfaceChanges(ChangeSocket);
 
 impl InterfaceChanges {
     /// Watches the reports with the runtime of the calling thread. If the kernel cannot report
     /// changes, the host is assumed not to change.
     #[must_use]
     pub fn watch() -> Self {
-        let socket = changes::of_interfaces();
-        Self(socket.and_then(|socket| watch(Arc::new(socket), Interest::READABLE)).ok())
+        Self(ChangeSocket::watch(changes::of_interfaces()))
     }
 
     /// Waits for the next change.
     pub async fn next(&self) {
-        let Some(socket) = &self.0 else { return std::future::pending().await };
-        if let Ok(mut ready) = socket.readable().await {
-            changes::forget(socket.get_ref().as_fd());
-            ready.clear_ready();
-        }
+        self.0.next().await;
     }
 }
 
 /// The kernel's reports about changes of the host's routes.
 #[derive(Debug)]
 pub struct RouteChanges {
-    socket: Option<Watched>,
+    socket: ChangeSocket,
     /// When the next reports are read.
     next_at: Cell<Instant>,
 }
@@ -152,19 +148,33 @@ impl RouteChanges {
     /// changes, the routes are assumed not to change.
     #[must_use]
     pub fn watch() -> Self {
-        let socket = changes::of_routes();
-        let socket = socket.and_then(|socket| watch(Arc::new(socket), Interest::READABLE)).ok();
+        let socket = ChangeSocket::watch(changes::of_routes());
         Self { socket, next_at: Cell::new(Instant::now()) }
     }
 
     /// Waits for the next change. Changes within a second count as one.
     pub async fn next(&self) {
-        let Some(socket) = &self.socket else { return std::future::pending().await };
         tokio::time::sleep_until(self.next_at.get()).await;
+        self.socket.next().await;
+        self.next_at.set(Instant::now() + ROUTES_INTERVAL);
+    }
+}
+
+/// The socket for the kernel's reports about changes; `None`: the kernel cannot report changes.
+#[derive(Debug)]
+struct ChangeSocket(Option<Watched>);
+
+impl ChangeSocket {
+    fn watch(socket: io::Result<OwnedFd>) -> Self {
+        Self(socket.and_then(|socket| watch(Arc::new(socket), Interest::READABLE)).ok())
+    }
+
+    /// Waits for reports, and discards them.
+    async fn next(&self) {
+        let Some(socket) = &self.0 else { return std::future::pending().await };
         if let Ok(mut ready) = socket.readable().await {
-            changes::forget(socket.get_ref().as_fd());
+            changes::discard(socket.get_ref().as_fd());
             ready.clear_ready();
-            self.next_at.set(Instant::now() + ROUTES_INTERVAL);
         }
     }
 }

@@ -95,7 +95,7 @@ pub struct OpenedTun {
 }
 
 impl OpenedTun {
-    /// Whether the run needs the device. Its set-up may have failed meanwhile.
+    /// Whether the run still needs the device: it has not ended, and was not refused.
     #[must_use]
     pub fn is_needed(&self) -> bool {
         !self.is_over.load(Ordering::Acquire)
@@ -225,7 +225,8 @@ impl RunTunnels {
         Self { mirror, assigned, paths, progress, opened, is_over: Arc::default() }
     }
 
-    /// The run has ended, or was refused: a device that the agent does not read yet is closed.
+    /// Notes that the run has ended, or was refused. The agent closes a device that it does not
+    /// read yet.
     pub fn end(&self) {
         self.is_over.store(true, Ordering::Release);
     }

@@ -74,7 +74,7 @@ fn literal_blocks(page: &str) -> Vec<String> {
 }
 
 /// The first block that contains a text.
-fn with<'b>(blocks: &'b [impl AsRef<str>], part: &str) -> &'b str {
+fn find<'b>(blocks: &'b [impl AsRef<str>], part: &str) -> &'b str {
     let mut texts = blocks.iter().map(AsRef::as_ref);
     texts.find(|block| block.contains(part)).unwrap_or_else(|| panic!("no block has {part}"))
 }
@@ -92,7 +92,7 @@ fn follow(lab: &Lab, commands: &str) {
     assert!(output.status.success(), "{commands}: {}", text_of(&output));
 }
 
-/// Expects that a policy has no file that programs can read for a moment after a change.
+/// Checks that programs can read no file of a policy for a moment after a change.
 fn assert_hidden(lab: &Lab, policy: &str) {
     let output = lab.run(TACIT, &["check", "--json", policy]);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -104,18 +104,18 @@ fn assert_hidden(lab: &Lab, policy: &str) {
 fn the_layouts_of_the_manuals_expose_no_file() {
     let lab = Lab::new();
     let of_run = literal_blocks(include_str!("../../../../docs/tacit-run.1"));
-    follow(&lab, with(&of_run, "tacit ca init"));
-    follow(&lab, with(&of_run, "mkdir -m 700 server client"));
+    follow(&lab, find(&of_run, "tacit ca init"));
+    follow(&lab, find(&of_run, "mkdir -m 700 server client"));
     for (file, part) in
         [("server/policy.toml", "[identity.web]"), ("client/policy.toml", "[identity.alice]")]
     {
-        lab.write(file, with(&of_run, part));
+        lab.write(file, find(&of_run, part));
         assert_hidden(&lab, file);
     }
 
     let lab = Lab::new();
     let of_tacit = literal_blocks(include_str!("../../../../docs/tacit.1"));
-    let example = with(&of_tacit, "client/run.toml").split("tacit run").next().unwrap();
+    let example = find(&of_tacit, "client/run.toml").split("tacit run").next().unwrap();
     follow(&lab, &format!("tacit ca init --dir pki\n{example}"));
     assert_hidden(&lab, "client/run.toml");
 }
@@ -128,21 +128,21 @@ fn the_layouts_of_the_page_on_tunnels_expose_no_file() {
     let file = "vpn/policy.toml";
 
     let lab = Lab::new();
-    let shared_key = with(&policies, "psk-file");
-    follow(&lab, &commands(with(&consoles, "> vpn/psk")));
+    let shared_key = find(&policies, "psk-file");
+    follow(&lab, &commands(find(&consoles, "> vpn/psk")));
     lab.write(file, shared_key);
     assert_hidden(&lab, file);
 
     let rule = shared_key.split("[[rule]]").nth(1).unwrap();
-    let certificates = with(&policies, "[identity.branch]");
-    follow(&lab, &commands(with(&consoles, "openssl req -x509")));
-    follow(&lab, &commands(with(&consoles, "cp -p branch.pem")));
+    let certificates = find(&policies, "[identity.branch]");
+    follow(&lab, &commands(find(&consoles, "openssl req -x509")));
+    follow(&lab, &commands(find(&consoles, "cp -p branch.pem")));
     lab.write(file, format!("version = 1\n{certificates}[[rule]]{rule}"));
     assert_hidden(&lab, file);
 
     let lab = Lab::new();
-    follow(&lab, &commands(with(&consoles, "vpn/$n.keys")));
-    lab.write(file, with(&policies, "encryption = \"aes256-cbc\""));
+    follow(&lab, &commands(find(&consoles, "vpn/$n.keys")));
+    lab.write(file, find(&policies, "encryption = \"aes256-cbc\""));
     assert_hidden(&lab, file);
 }
 

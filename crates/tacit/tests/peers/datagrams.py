@@ -17,11 +17,11 @@
                                            what comes to that one from there too
   datagrams.py transfer ADDRESS PORT [connected]
   datagrams.py answering ADDRESS PORT OTHER OTHER-PORT LOG
-                                           answers `read` from the other address and port; what
-                                           comes to each port is noted in LOG, one line each
-  datagrams.py both ADDRESS PORT COUNT     asks, and waits for an answer from elsewhere; for each
-                                           line of its input, sends COUNT datagrams there, and then
-                                           COUNT to ADDRESS and PORT
+                                           answers `read` from the other address and port; writes
+                                           to LOG a line with port and payload for each datagram
+  datagrams.py both ADDRESS PORT COUNT     sends `read`, and waits for an answer; for each line of its
+                                           input, sends COUNT datagrams to the source of the answer,
+                                           and then COUNT to ADDRESS and PORT
   datagrams.py talk ADDRESS PORT           sends each line of its input, says what came of it
 """
 

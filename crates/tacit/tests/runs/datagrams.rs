@@ -326,7 +326,7 @@ fn a_flow_continues_if_a_new_policy_permits_it_for_its_program() {
 }
 
 #[test]
-fn what_waits_in_all_sockets_of_a_flow_arrives_when_a_new_policy_ends_the_flow() {
+fn datagrams_in_all_sockets_of_a_flow_arrive_when_a_new_policy_ends_the_flow() {
     // The agent is stopped while the program sends, so that datagrams wait in both sockets.
     let script = r#"
         supervisor=${background[-1]}

@@ -168,7 +168,8 @@ fn a_tunnel_continues_at_once_when_this_host_gets_another_address() {
     assert_eq!(text, "10.99.0.3[4500]\n10.99.0.3:4500\nonly UDP 4500\n");
 }
 
-/// A second path to the gateway, over x0. IPv6 does not change it after a moment.
+/// A second path to the gateway, over x0. The interfaces get no IPv6 addresses, so that nothing
+/// changes later.
 const SECOND_PATH: &str = r#"
 ip link add x0 type veth peer name x1 netns "$peer"
 ip link set x0 addrgenmode none; behind ip link set x1 addrgenmode none
@@ -176,8 +177,8 @@ ip address add 10.98.0.1/24 dev x0; ip link set x0 up
 behind ip address add 10.98.0.2/24 dev x1; behind ip link set x1 up
 "#;
 
-/// The gateway is reached over x0 from now on, and nothing arrives over w0. The addresses of this
-/// host stay the same.
+/// From now on, this host reaches the gateway over x0, and drops what arrives over w0. Its
+/// addresses stay the same.
 const OTHER_ROUTE: &str = r#"
 ip route add 10.99.0.2/32 via 10.98.0.2 dev x0 || fail route
 nft -f - <<END || fail nft

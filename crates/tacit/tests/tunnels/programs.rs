@@ -98,7 +98,7 @@ fn datagrams_and_pings_cross_in_both_directions() {
     let text = output(
         "started bash -c 'ping -c 3 -i 0.2 -W 5 10.2.0.1 | grep -o \"3 received\" >scratch/said
             python3 \"$PEERS/datagrams.py\" rounds 10.2.0.1 5000 5 4 100 1300 5000 >>scratch/said
-            python3 \"$PEERS/datagrams.py\" serve 0.0.0.0 9072 & touch scratch/up; wait'
+            python3 \"$PEERS/datagrams.py\" serve 0.0.0.0 9072 >/dev/null & touch scratch/up; wait'
         until_true [ -e scratch/up ]; cat scratch/said; sleep 1
         behind python3 \"$PEERS/datagrams.py\" rounds 10.1.0.1 9072 5 4 100 1300 5000
         clear",

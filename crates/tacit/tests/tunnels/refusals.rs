@@ -50,7 +50,7 @@ fn a_run_that_is_refused_leaves_no_device_and_no_peer_in_the_agent() {
         enrolled bash -c 'curl -sS -m 20 http://10.2.0.1/
             touch scratch/up; while [ ! -e scratch/end ]; do sleep 0.1; done' & program=$!
         until_true [ -e scratch/up ]
-        none && fail 'no device is found while one is read'
+        none && fail 'the run has no TUN device'
         touch scratch/end; wait $program
         until_true none
         clear";

@@ -320,7 +320,7 @@ impl FilterPacket {
                     is_fragment = !is_in_tunnel || beginning == PacketBeginning::Missing;
                     8
                 }
-                // The agent reads what is behind it (RFC 4302 section 2.2), and nftables does not.
+                // The agent reads the next header (RFC 4302 section 2.2); nftables does not.
                 AH if is_in_tunnel => (usize::from(*rest.get(1)?) + 2) * 4,
                 _ => break,
             };
@@ -348,8 +348,8 @@ impl PacketBeginning {
     }
 }
 
-/// The flags of a TCP segment that ends before them. The agent takes the first fragment of a packet
-/// in a tunnel for one that opens a connection: the flags may follow in a fragment without ports.
+/// The flags to assume for a TCP segment that ends before its flags. In a tunnel, the agent assumes
+/// that the segment opens a connection: the flags may be in the next fragment, which has no ports.
 fn flags_when_missing(path: &PacketPath) -> u8 {
     if path.tunnel().is_some() { SYN } else { 0 }
 }
@@ -449,7 +449,7 @@ impl fmt::Display for FilterPacket {
     }
 }
 
-/// The number of the authentication header, which is an extension header of IPv6.
+/// The protocol number of the authentication header, an extension header of IPv6.
 const AH: u8 = 51;
 const SYN: u8 = 0x02;
 const ACK: u8 = 0x10;

@@ -162,19 +162,19 @@ impl TunnelRoutes {
     #[must_use]
     pub fn rule_of(&self, packet: &TunnelPacket) -> Option<&str> {
         let group = self.groups.iter().find(|group| group.contains(packet))?;
-        self.deciding(group, packet)
+        self.deciding_rule(group, packet)
     }
 
-    /// Returns the name of the rule for a packet that is in the tunnel with this peer. If outbound
-    /// and inbound rules contain the packet, it is an outbound rule.
+    /// Returns the name of the rule for a packet in the tunnel with this peer. If outbound and
+    /// inbound rules match the packet, an outbound rule decides.
     #[must_use]
     pub fn rule_in_tunnel(&self, peer: &str, packet: &TunnelPacket) -> Option<&str> {
         let is_of_packet = |group: &&TunnelGroup| group.peer == peer && group.contains(packet);
         let group = self.groups.iter().find(is_of_packet)?;
-        self.deciding(group, packet)
+        self.deciding_rule(group, packet)
     }
 
-    fn deciding(&self, group: &TunnelGroup, packet: &TunnelPacket) -> Option<&str> {
+    fn deciding_rule(&self, group: &TunnelGroup, packet: &TunnelPacket) -> Option<&str> {
         let decides = |rule: &&TunnelRule| {
             rule.peer == group.peer && rule.direction == group.direction && rule.selects(packet)
         };

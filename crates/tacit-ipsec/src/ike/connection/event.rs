@@ -38,9 +38,9 @@ pub enum IkeEvent {
     /// or AUTH, or does not prove the identity of the peer. This side waits a limited time for
     /// another answer.
     ExchangeFailed(IkeFailure),
-    /// Nothing has answered a request of the initiator for the time
+    /// The peer has not answered a request of this initiator for
     /// [`UNANSWERED`](super::UNANSWERED). This side repeats the request. The event occurs at most
-    /// once for each request, before [`Established`](Self::Established).
+    /// once for each kind of request, before [`Established`](Self::Established).
     Unanswered(UnansweredRequest),
     /// The peer is behind a NAT, and has this address from now on: messages and packets are sent to
     /// it (RFC 7296 section 2.23).
@@ -51,12 +51,12 @@ pub enum IkeEvent {
     Closed,
 }
 
-/// A request of the initiator that nothing answers.
+/// A request of the initiator that the peer does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnansweredRequest {
     /// The first request, `IKE_SA_INIT`.
     Init,
-    /// `IKE_AUTH`, after an answer to the first request. The answer may be forged.
+    /// The second request, `IKE_AUTH`. The answer to the first request may be forged.
     Auth {
         /// The length of the longest datagram of the request.
         datagram_bytes_max: usize,

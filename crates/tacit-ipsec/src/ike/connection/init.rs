@@ -50,7 +50,7 @@ pub(super) struct Opening {
     is_exhausted: bool,
     /// When the attempt ends if no answer is being tried then.
     ends_at: Option<Instant>,
-    /// When to report that nothing answers.
+    /// When to report that the peer does not answer.
     pub(super) silence: Silence,
     /// How often the request may change.
     changes_left: u8,

@@ -1,7 +1,7 @@
 //! Decides when the initiator reports that the peer does not answer, while the attempt continues.
 //!
-//! The first request (IKE_SA_INIT) and the second one (IKE_AUTH) have different causes of silence,
-//! so each has its own report, at most once in a connection.
+//! Missing answers to the first request (IKE_SA_INIT) and to the second one (IKE_AUTH) have
+//! different causes. So each of these requests has its own report, at most once in a connection.
 
 use std::time::{Duration, Instant};
 
@@ -25,18 +25,18 @@ struct SentAuth {
 }
 
 impl Silence {
-    /// The first request is sent now.
+    /// Starts to wait for an answer to the first request, which is sent now.
     pub(super) fn start(now: Instant) -> Self {
         Self { init_at: Some(now + UNANSWERED), auth: None, is_auth_reported: false }
     }
 
-    /// Something has answered the first request.
+    /// Notes an answer to the first request.
     pub(super) fn note_init_answered(&mut self) {
         self.init_at = None;
     }
 
-    /// An IKE_AUTH request is sent now, in datagrams of at most this length. Earlier ones may have
-    /// no answer yet.
+    /// Notes that an IKE_AUTH request is sent now, in datagrams of at most this length. If an
+    /// earlier request still has no answer, the report is about the earlier one.
     pub(super) fn note_auth_sent(&mut self, now: Instant, datagram_bytes_max: usize) {
         if !self.is_auth_reported {
             let report_at = now + UNANSWERED;
@@ -44,7 +44,7 @@ impl Silence {
         }
     }
 
-    /// Something has answered an IKE_AUTH request.
+    /// Notes an answer to an IKE_AUTH request.
     pub(super) fn note_auth_answered(&mut self) {
         self.auth = None;
     }

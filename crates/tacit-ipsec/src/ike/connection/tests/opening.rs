@@ -66,8 +66,8 @@ fn a_peer_that_answers_nothing_is_reported_once_while_the_attempt_continues() {
     assert_eq!(count(&pair), 1);
 }
 
-/// Two sides, of which the first one has received the answer to its first request and has sent
-/// IKE_AUTH, which is in flight.
+/// Two sides. The first one has received the answer to its first request. Its IKE_AUTH is in
+/// flight.
 fn authenticating(a: IkeConfig, b: IkeConfig) -> Pair {
     let mut pair = Pair::with(a, b);
     while !pair.sides[0].connection().is_attempting() {
