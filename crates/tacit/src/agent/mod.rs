@@ -378,6 +378,7 @@ impl Agent {
                 if decision.is_err() {
                     capture.tunnels.end();
                     self.tunnels.remove_run(id);
+                    self.runs.forget_notices(id);
                 }
                 self.runs.answer_launcher(decision, back);
             }
@@ -385,6 +386,7 @@ impl Agent {
             RunEvent::HelperChannel(id, channel) => self.runs.replace_helper(id, channel),
             RunEvent::End(id) => {
                 self.tunnels.remove_run(id);
+                self.runs.forget_notices(id);
                 let ended = self.runs.end(id, &self.workers).await;
                 match ended {
                     EndedRun::Host if self.confirmation.is_waiting() => self.refuse_restart(),

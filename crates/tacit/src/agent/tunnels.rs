@@ -289,14 +289,20 @@ impl Agent {
 }
 
 impl Runs {
+    /// Removes the reports about a run that has ended or was refused.
+    pub(super) fn forget_notices(&mut self, run: u64) {
+        self.assigned.retain(|notice| notice.run != run);
+    }
+
     /// Handles a report of the driver of IKE.
     pub(super) fn take_notice(&mut self, notice: IkeNotice) {
         let Some(enrolled) = self.registry.get(notice.run) else {
-            // The peer was faster than the set-up of the run.
-            if self.assigned.len() < EARLY_NOTICES_MAX {
-                self.assigned.push(notice);
+            // The peer was faster than the set-up of the run. The oldest reports may be about runs
+            // that have ended.
+            if self.assigned.len() >= EARLY_NOTICES_MAX {
+                self.assigned.remove(0);
             }
-            return;
+            return self.assigned.push(notice);
         };
         let IkeNotice { ike, fact, .. } = notice;
         let tunnels = &enrolled.capture.tunnels;

@@ -147,6 +147,10 @@ impl FlowRelay {
             return lane.count_drop();
         };
         let spoofed = answerer.spoofed.get_or_init(|| made);
+        // A new policy may have come meanwhile.
+        if !self.is_permitted(&**lane) || !self.may_still_answer(&**lane, answerer) {
+            return answerer.take_early().iter().for_each(|_| lane.count_drop());
+        }
         for payload in answerer.take_early() {
             self.give(&**lane, answerer, &payload);
         }

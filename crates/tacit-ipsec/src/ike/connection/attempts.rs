@@ -125,7 +125,10 @@ impl IkeConnection {
         }
         let continues = self.drop_attempt();
         let Some(opening) = &mut self.opening else { return self.fail(failure) };
-        opening.silence.note_auth_answered();
+        if !continues {
+            // Otherwise, the request of another attempt still has no answer.
+            opening.silence.note_auth_answered();
+        }
         if !continues && !opening.answers.is_waiting() {
             opening.await_another(now + OTHER_ANSWER_WAIT);
         }
