@@ -193,8 +193,10 @@ fn a_run_that_cannot_start_is_reported_once() {
 /// Becomes a user without a runtime directory.
 fn as_ordinary_user(script: &str) -> Output {
     let lab = Lab::new();
-    let rule = "[[rule]]\nname = \"r\"\nlisten = \"unix:@ordinary-user\"\ndeny = true\n";
-    lab.write("p.toml", crate::harness::policy(rule));
+    // All tests have the same abstract addresses.
+    let name = lab.directory.file_name().unwrap().to_string_lossy().into_owned();
+    let rule = format!("[[rule]]\nname = \"r\"\nlisten = \"unix:@{name}\"\ndeny = true\n");
+    lab.write("p.toml", crate::harness::policy(&rule));
     let public = Public::of(&lab);
     let mut words: Vec<_> = ORDINARY.split(' ').collect();
     if !rustix::process::geteuid().is_root() {
