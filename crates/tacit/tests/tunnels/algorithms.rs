@@ -16,7 +16,9 @@ fn transfers(ike: &str, esp: &str, charon_ike: &str, charon_esp: &str, installed
         swan --list-sas | grep -q '{installed}' || fail "$(swan --list-sas)"
         swan --rekey --child net >rekey 2>&1 || fail "$(cat rekey)"
         swan --rekey --ike tacit >rekey 2>&1 || fail "$(cat rekey)"
-        swan --rekey --child net >rekey 2>&1 || fail "$(cat rekey)"
+        # charon finds no child while it replaces the keys of IKE.
+        child_rekeyed() {{ swan --rekey --child net >rekey 2>&1; }}
+        until_true child_rekeyed
         wait $program
         clear"#
     );
