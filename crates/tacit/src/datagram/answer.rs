@@ -183,8 +183,4 @@ async fn serve(lane: Rc<impl FlowHost>, relay: Rc<FlowRelay>, answerer: Rc<Answe
     charged(record.account(), Component::Accept, life, spend).await;
     relay.answerers.remove(&answerer);
     relay.flush_socket(&lane, Some(&answerer));
-    if relay.has_ended() {
-        // This task may have kept the flow's other sockets open, so they may have datagrams.
-        relay.flush_sockets(&lane);
-    }
 }

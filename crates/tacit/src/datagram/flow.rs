@@ -88,9 +88,6 @@ pub(super) struct FlowRelay {
     unsent: RefCell<VecDeque<Vec<u8>>>,
     /// Whether a new policy ends the flow.
     is_decided_again: Cell<bool>,
-    /// Whether the flow has ended. Its sockets inside close when the tasks that serve the other
-    /// sources of answers have ended too.
-    has_ended: Cell<bool>,
     over: Notify,
 }
 
@@ -206,7 +203,6 @@ impl FlowRelay {
                 answerers: Answerers::default(),
                 unsent: RefCell::default(),
                 is_decided_again: Cell::new(false),
-                has_ended: Cell::new(false),
                 over: Notify::new(),
             }),
             Err(error) => Err(NotDialled { connection, error }),
@@ -334,11 +330,6 @@ impl FlowRelay {
         };
         let key = DatagramKey { program: self.key.program, destination: answerer.shown };
         SendEnds { key, target: answerer.address }
-    }
-
-    /// Whether the flow has ended.
-    pub(super) fn has_ended(&self) -> bool {
-        self.has_ended.get()
     }
 
     /// Sends the first datagrams of a queue to the destination. Returns the number of the first one
@@ -647,7 +638,6 @@ pub(super) async fn relay(lane: Rc<impl FlowHost + 'static>, relay: Rc<FlowRelay
         // Remove the flow first: datagrams that the policy decides about again need a new flow.
         lane.forget(&relay);
         relay.flush_sockets(&lane);
-        relay.has_ended.set(true);
         relay.answerers.end();
         end
     });
