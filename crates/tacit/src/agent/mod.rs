@@ -377,16 +377,14 @@ impl Agent {
                 };
                 if decision.is_err() {
                     capture.tunnels.end();
-                    self.tunnels.remove_run(id);
-                    self.runs.forget_notices(id);
+                    self.forget_tunnels(id);
                 }
                 self.runs.answer_launcher(decision, back);
             }
             RunEvent::Listening(id) => self.runs.follow_listening(id, &self.workers).await,
             RunEvent::HelperChannel(id, channel) => self.runs.replace_helper(id, channel),
             RunEvent::End(id) => {
-                self.tunnels.remove_run(id);
-                self.runs.forget_notices(id);
+                self.forget_tunnels(id);
                 let ended = self.runs.end(id, &self.workers).await;
                 match ended {
                     EndedRun::Host if self.confirmation.is_waiting() => self.refuse_restart(),

@@ -247,6 +247,12 @@ impl Agent {
         }
     }
 
+    /// Removes the tunnels of a run that has ended or was refused, and the reports about them.
+    pub(super) fn forget_tunnels(&mut self, run: u64) {
+        self.tunnels.remove_run(run);
+        self.runs.forget_notices(run);
+    }
+
     /// Called when an interface of the host has changed. If the addresses of the host have changed,
     /// updates runs and tunnels.
     pub(super) fn follow_host(&self) {
