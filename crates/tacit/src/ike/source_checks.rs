@@ -48,9 +48,8 @@ impl SourceChecks {
 
     /// Whether a comparison is due. It counts as done.
     pub(super) fn take_due(&mut self, now: Instant) -> bool {
-        let is_due = |at: &Instant| *at <= now;
-        let is_for_addresses = self.addresses_at().is_some_and(|at| is_due(&at));
-        let is_for_routes = self.routes_at.take_if(|at| is_due(at)).is_some();
+        let is_for_addresses = self.addresses_at().is_some_and(|at| at <= now);
+        let is_for_routes = self.routes_at.take_if(|at| *at <= now).is_some();
         self.done += usize::from(is_for_addresses);
         if is_for_routes {
             self.done_for_routes += 1;
