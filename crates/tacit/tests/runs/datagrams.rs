@@ -221,6 +221,15 @@ ordinary exec ./tacit agent --policy policy.toml --control scratch/control --enr
 until_true [ -e scratch/enrol ]
 enrolled() { ordinary timeout 60 ./tacit run --agent scratch/enrol -- "$@"; }
 show() { ordinary ./tacit show "$@" --json --control scratch/control; }
+# answered_from ADDRESS: a program has sent to port 5005 of 10.9.8.7, and was answered from port
+# 5006 of that address. For each line of descriptor 7, it then sends 20 datagrams to each of them.
+answered_from() {
+    start python3 "$PEERS/datagrams.py" answering 10.9.8.7 5005 $1 5006 late.log
+    until_true sh -c "[ \$(ss -Hlun 'sport = 5005 or sport = 5006' | wc -l) = 2 ]"
+    mkfifo one
+    enrolled python3 "$PEERS/datagrams.py" both 10.9.8.7 5005 20 <one >said & program=$!
+    exec 7>one; until_true grep -q elsewhere said
+}
 "#;
 
 #[test]
@@ -330,11 +339,7 @@ fn datagrams_in_all_sockets_of_a_flow_arrive_when_a_new_policy_ends_the_flow() {
     // The agent is stopped while the program sends, so that datagrams wait in both sockets.
     let script = r#"
         supervisor=${background[-1]}
-        start python3 "$PEERS/datagrams.py" answering 10.9.8.7 5005 10.9.8.7 5006 late.log
-        until_true sh -c "[ \$(ss -Hlun 'sport = 5005 or sport = 5006' | wc -l) = 2 ]"
-        mkfifo one
-        enrolled python3 "$PEERS/datagrams.py" both 10.9.8.7 5005 20 <one >said & program=$!
-        exec 7>one; until_true grep -q elsewhere said
+        answered_from 10.9.8.7
         python=$(readlink -f /usr/bin/python3)
         sed "s|^name = \"echo\"|&\nprogram = \"$python\"|" run.toml >policy.toml
         ordinary ./tacit reload --control scratch/control >/dev/null
@@ -355,11 +360,7 @@ fn datagrams_in_all_sockets_of_a_flow_arrive_when_a_new_policy_ends_the_flow() {
 #[test]
 fn a_new_policy_that_denies_a_source_of_answers_also_rejects_datagrams_to_it() {
     let script = r#"
-        start python3 "$PEERS/datagrams.py" answering 10.9.8.7 5005 10.9.8.7 5006 late.log
-        until_true sh -c "[ \$(ss -Hlun 'sport = 5005 or sport = 5006' | wc -l) = 2 ]"
-        mkfifo one
-        enrolled python3 "$PEERS/datagrams.py" both 10.9.8.7 5005 20 <one >said & program=$!
-        exec 7>one; until_true grep -q elsewhere said
+        answered_from 10.9.8.7
         sed 's/5002/5006/' run.toml >policy.toml
         ordinary ./tacit reload --control scratch/control >/dev/null
         echo >&7; until_true grep -q "denied rule=but kind=datagram" agent.log
@@ -376,11 +377,7 @@ fn a_new_policy_that_denies_a_source_of_answers_also_rejects_datagrams_to_it() {
 #[test]
 fn a_flow_begins_again_if_a_new_policy_accepts_answers_from_fewer_addresses() {
     let script = r#"
-        start python3 "$PEERS/datagrams.py" answering 10.9.8.7 5005 10.9.8.8 5006 late.log
-        until_true sh -c "[ \$(ss -Hlun 'sport = 5005 or sport = 5006' | wc -l) = 2 ]"
-        mkfifo one
-        enrolled python3 "$PEERS/datagrams.py" both 10.9.8.7 5005 20 <one >said & program=$!
-        exec 7>one; until_true grep -q elsewhere said
+        answered_from 10.9.8.8
         sed '/^answers/d' run.toml >policy.toml
         ordinary ./tacit reload --control scratch/control >/dev/null
         echo >&7
