@@ -2,7 +2,8 @@
 //! tasks that wait until a held SYN has become a connection.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 
 /// The largest number of held flows of one run. Further SYNs get no answer; the kernel retransmits
@@ -44,11 +45,14 @@ pub enum SynState {
 pub struct HeldFlows<W> {
     held: HashMap<FlowEnds, HeldFlow<W>>,
     held_max: usize,
-    /// The sequence number of the last connected flow between two ends. Refused flows are not
+    /// The hashes of the last connected flows with their sequence numbers. Refused flows are not
     /// included, because a program may miss the answer and must get it again.
-    over: HashMap<FlowEnds, u32>,
-    /// The same flows, the oldest first.
-    ended: VecDeque<(FlowEnds, u32)>,
+    over: HashSet<u64>,
+    /// The same hashes, the oldest first.
+    ended: VecDeque<u64>,
+    /// The keys of the hashes. A program that does not know them cannot choose flows with the same
+    /// hash.
+    hasher: RandomState,
 }
 
 #[derive(Debug)]
@@ -63,12 +67,18 @@ impl<W> HeldFlows<W> {
     #[must_use]
     pub fn new(held_max: usize) -> Self {
         let held_max = held_max.min(HELD_MAX);
-        Self { held: HashMap::new(), held_max, over: HashMap::new(), ended: VecDeque::new() }
+        Self {
+            held: HashMap::new(),
+            held_max,
+            over: HashSet::new(),
+            ended: VecDeque::new(),
+            hasher: RandomState::new(),
+        }
     }
 
     /// Handles a SYN. `waiter` creates the waiter of a new flow.
     pub fn see(&mut self, key: FlowEnds, sequence: u32, waiter: impl FnOnce() -> W) -> SynState {
-        if self.over.get(&key) == Some(&sequence) {
+        if self.over.contains(&self.hasher.hash_one((key, sequence))) {
             return SynState::Over;
         }
         let is_full = self.held.len() >= self.held_max;
@@ -114,11 +124,13 @@ impl<W> HeldFlows<W> {
     }
 
     fn note_over(&mut self, key: FlowEnds, sequence: u32) {
-        self.over.insert(key, sequence);
-        self.ended.push_back((key, sequence));
+        let flow = self.hasher.hash_one((key, sequence));
+        if !self.over.insert(flow) {
+            return;
+        }
+        self.ended.push_back(flow);
         if self.ended.len() > OVER_MAX
-            && let Some((oldest, sequence)) = self.ended.pop_front()
-            && self.over.get(&oldest) == Some(&sequence)
+            && let Some(oldest) = self.ended.pop_front()
         {
             self.over.remove(&oldest);
         }
