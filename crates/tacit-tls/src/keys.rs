@@ -9,9 +9,9 @@ use aws_lc_rs::aead::{
     TlsRecordOpeningKey, TlsRecordSealingKey, UnboundKey,
 };
 use rustls::ConnectionTrafficSecrets;
-use rustls::crypto::cipher::AeadKey;
 use tacit_core::policy::TlsVersion;
 use tacit_core::record::{self, KeyRefused, Open, RecordProtection, RecordSealer, Seal, TAG_BYTES};
+use zeroize::Zeroizing;
 
 /// The largest number of connections whose expanded keys a worker caches; each needs about two
 /// kilobytes.
@@ -110,8 +110,11 @@ impl HotKeys {
 /// The raw key of one direction. It is zeroed when dropped, and never displayed.
 pub(super) struct DirectionKey {
     algorithm: &'static Algorithm,
-    key: AeadKey,
+    key: Zeroizing<[u8; KEY_BYTES_MAX]>,
 }
+
+/// The longest key. A shorter one is followed by zeros.
+pub(super) const KEY_BYTES_MAX: usize = 32;
 
 impl std::fmt::Debug for DirectionKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -139,7 +142,7 @@ impl DirectionSecrets {
             TlsVersion::V1_2 => (RecordProtection::Tls12Gcm, RecordProtection::Tls12ChaCha),
             TlsVersion::V1_3 => (RecordProtection::Tls13Gcm, RecordProtection::Tls13ChaCha),
         };
-        let (algorithm, key, iv, protection) = match secrets {
+        let (algorithm, aead_key, iv, protection) = match secrets {
             ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (&AES_128_GCM, key, iv, gcm),
             ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (&AES_256_GCM, key, iv, gcm),
             ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => {
@@ -148,14 +151,17 @@ impl DirectionSecrets {
             _ => return Err(KeyRefused),
         };
         let iv = iv.as_ref().try_into().map_err(|_| KeyRefused)?;
+        let mut key = Zeroizing::new([0; KEY_BYTES_MAX]);
+        let used = key.iter_mut().zip(aead_key.as_ref());
+        used.for_each(|(byte, given)| *byte = *given);
         Ok(Self { key: DirectionKey { algorithm, key }, protection, iv })
     }
 }
 
 impl DirectionKey {
     /// Creates a key from the first bytes of `key`.
-    pub(super) fn new(algorithm: &'static Algorithm, key: [u8; 32]) -> Self {
-        Self { algorithm, key: key.into() }
+    pub(super) fn new(algorithm: &'static Algorithm, key: Zeroizing<[u8; KEY_BYTES_MAX]>) -> Self {
+        Self { algorithm, key }
     }
 
     /// Returns the algorithm of the key.
@@ -195,8 +201,7 @@ impl DirectionKey {
 
     /// An AES-128 key uses the first half of the 32-byte buffer.
     fn bytes(&self) -> &[u8] {
-        let bytes = self.key.as_ref();
-        &bytes[..self.algorithm.key_len().min(bytes.len())]
+        &self.key[..self.algorithm.key_len().min(KEY_BYTES_MAX)]
     }
 
     fn less_safe(&self) -> Result<LessSafeKey, KeyRefused> {

@@ -8,14 +8,20 @@ use aws_lc_rs::aead::{self, AES_128_GCM, AES_256_GCM, CHACHA20_POLY1305};
 use aws_lc_rs::hkdf::{Algorithm, HKDF_SHA256, HKDF_SHA384, KeyType, Prk};
 use rustls::CipherSuite;
 use tacit_core::record::{KeyRefused, Nonce, RecordOpener, RecordProtection};
+use zeroize::Zeroizing;
 
 use super::failure::HandshakeRole;
-use super::keys::DirectionKey;
+use super::keys::{DirectionKey, KEY_BYTES_MAX};
 
-/// The secret of one direction.
+/// The longest secret: that of a suite with SHA-384.
+const SECRET_BYTES_MAX: usize = 48;
+
+/// The secret of one direction. It is stored as bytes, because the library's form of it is twice as
+/// long, and a connection uses it only when it changes its keys.
 pub(super) struct Secret {
-    hash: Algorithm,
-    prk: Prk,
+    bytes: Zeroizing<[u8; SECRET_BYTES_MAX]>,
+    /// The length, which is also that of the hash.
+    len: u8,
 }
 
 impl std::fmt::Debug for Secret {
@@ -104,9 +110,19 @@ pub(super) struct NextKey {
 
 impl Secret {
     fn new(secret: &[u8]) -> Option<Self> {
-        let hash =
-            [HKDF_SHA256, HKDF_SHA384].into_iter().find(|hash| hash.len() == secret.len())?;
-        Some(Self { hash, prk: Prk::new_less_safe(hash, secret) })
+        let len = secret.len();
+        hash_with_len(len)?;
+        let mut bytes = Zeroizing::new([0; SECRET_BYTES_MAX]);
+        bytes.get_mut(..len)?.copy_from_slice(secret);
+        Some(Self { bytes, len: u8::try_from(len).ok()? })
+    }
+
+    /// The secret in the library's form.
+    fn prk(&self) -> Result<Prk, KeyRefused> {
+        let len = usize::from(self.len);
+        let hash = hash_with_len(len).ok_or(KeyRefused)?;
+        let bytes = self.bytes.get(..len).ok_or(KeyRefused)?;
+        Ok(Prk::new_less_safe(hash, bytes))
     }
 
     /// Replaces the secret by the next one, and returns the key and IV of the next one.
@@ -117,7 +133,10 @@ impl Secret {
         &mut self,
         algorithm: &'static aead::Algorithm,
     ) -> Result<NextKey, KeyRefused> {
-        self.prk = expand(&self.prk, "traffic upd", self.hash, |okm| Ok(Prk::from(okm)))?;
+        let prk = self.prk()?;
+        let len = usize::from(self.len);
+        let bytes = self.bytes.get_mut(..len).ok_or(KeyRefused)?;
+        expand(&prk, "traffic upd", Length(len), |okm| okm.fill(bytes))?;
         self.key(algorithm)
     }
 
@@ -143,13 +162,19 @@ impl Secret {
     /// # Errors
     /// The library has refused an operation.
     pub(super) fn key(&self, algorithm: &'static aead::Algorithm) -> Result<NextKey, KeyRefused> {
-        let mut key = [0; 32];
+        let prk = self.prk()?;
+        let mut key = Zeroizing::new([0; KEY_BYTES_MAX]);
         let part = key.get_mut(..algorithm.key_len()).ok_or(KeyRefused)?;
-        expand(&self.prk, "key", Length(part.len()), |okm| okm.fill(part))?;
+        expand(&prk, "key", Length(part.len()), |okm| okm.fill(part))?;
         let mut iv = Nonce::default();
-        expand(&self.prk, "iv", Length(iv.len()), |okm| okm.fill(&mut iv))?;
+        expand(&prk, "iv", Length(iv.len()), |okm| okm.fill(&mut iv))?;
         Ok(NextKey { key: DirectionKey::new(algorithm, key), iv })
     }
+}
+
+/// The hash of the suite whose secrets have this length.
+fn hash_with_len(len: usize) -> Option<Algorithm> {
+    [HKDF_SHA256, HKDF_SHA384].into_iter().find(|hash| hash.len() == len)
 }
 
 /// The requested number of bytes.

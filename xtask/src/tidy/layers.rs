@@ -136,6 +136,7 @@ const LAYERS: [Layers; 3] = [
             "refusals",
             "failure",
             "account",
+            "recent_tls",
             "recheck",
         ],
     },

@@ -528,8 +528,8 @@ fn into_session(
     if version == TlsVersion::V1_3 {
         let missing =
             || fail(rustls::Error::General("the TLS library reported no traffic secrets".into()));
-        let secrets = Box::new(traffic.into_secrets(role).ok_or_else(missing)?);
-        tls13 = Some(Tls13State { secrets, role, tickets });
+        let secrets = traffic.into_secrets(role).ok_or_else(missing)?;
+        tls13 = Some(Box::new(Tls13State { secrets, role, tickets }));
     }
     Ok(Session::new(keys, tls13, rekey, now))
 }

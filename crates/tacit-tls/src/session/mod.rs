@@ -69,11 +69,24 @@ pub(super) struct SessionKeys {
 /// The data that TLS 1.3 needs after the handshake; TLS 1.2 needs none.
 pub(super) struct Tls13State {
     /// The secrets from which the next keys are derived.
-    pub(super) secrets: Box<Secrets>,
+    pub(super) secrets: Secrets,
     /// The role; only clients receive tickets.
     pub(super) role: HandshakeRole,
     /// A client that stores tickets keeps this until it has received them.
     pub(super) tickets: Option<Box<Tickets>>,
+}
+
+/// When the rule requests new keys.
+struct RekeyState {
+    limits: Rekey,
+    bytes_since: u64,
+    last: Instant,
+}
+
+/// The bytes of handshake messages. There are rarely any, so a session has only a pointer for them.
+#[derive(Default)]
+struct HandshakeBytes {
+    bytes: Vec<u8>,
 }
 
 /// Both directions of an established TLS connection.
@@ -82,17 +95,16 @@ pub struct Session {
     sealer: RecordSealer,
     open_key: DirectionKey,
     opener: RecordOpener,
-    tls13: Option<Tls13State>,
+    tls13: Option<Box<Tls13State>>,
     has_ticket: bool,
     /// An incomplete handshake message.
-    message: Vec<u8>,
+    message: Option<Box<HandshakeBytes>>,
     idle_messages: u8,
     pending_reply: Option<PendingReply>,
-    rekey: Rekey,
-    bytes_since_rekey: u64,
+    /// `None` if the rule requests no new keys.
+    rekey: Option<Box<RekeyState>>,
     /// The number of our KeyUpdates since we last sent data.
     updates_without_data: u8,
-    rekeyed_at: Instant,
     /// The number of earlier keys of the sending direction.
     rekeys: u32,
     /// The number of earlier keys of the receiving direction.
@@ -207,8 +219,8 @@ impl std::error::Error for SessionError {}
 impl Session {
     pub(super) fn new(
         keys: SessionKeys,
-        tls13: Option<Tls13State>,
-        rekey: Rekey,
+        tls13: Option<Box<Tls13State>>,
+        limits: Rekey,
         now: Instant,
     ) -> Self {
         let SessionKeys { seal_key, sealer, open_key, opener } = keys;
@@ -219,13 +231,12 @@ impl Session {
             opener,
             tls13,
             has_ticket: false,
-            message: Vec::new(),
+            message: None,
             idle_messages: 0,
             pending_reply: None,
-            rekey,
-            bytes_since_rekey: 0,
+            rekey: (limits != Rekey::default())
+                .then(|| Box::new(RekeyState { limits, bytes_since: 0, last: now })),
             updates_without_data: 0,
-            rekeyed_at: now,
             rekeys: 0,
             peer_rekeys: 0,
             close_notify_sent: false,
@@ -281,7 +292,7 @@ impl Session {
         let key = hot
             .seal(self.rekeys, &self.seal_key, &self.sealer)
             .map_err(|_| SessionError::Library("expand a key"))?;
-        self.bytes_since_rekey += payload_bytes as u64;
+        self.count_bytes(payload_bytes);
         self.updates_without_data = 0;
         Ok(self.sealer.seal_slots(key, buffer, payload_bytes)?)
     }
@@ -378,9 +389,11 @@ impl Session {
             false => KeyUpdateRequest::Requested,
         };
         self.update_sending_key(request, out)?;
-        self.bytes_since_rekey = 0;
         self.updates_without_data = self.updates_without_data.saturating_add(1);
-        self.rekeyed_at = now;
+        if let Some(rekey) = &mut self.rekey {
+            rekey.bytes_since = 0;
+            rekey.last = now;
+        }
         // The peer did not cause the KeyUpdate that answers ours.
         self.idle_messages = 0;
         Ok(())
@@ -391,10 +404,17 @@ impl Session {
         if self.sealer.records_left() < RECORDS_LEFT_MIN {
             return true;
         }
-        let passed = |after| clock().duration_since(self.rekeyed_at) >= after;
+        let Some(rekey) = &self.rekey else { return false };
+        let passed = |after| clock().duration_since(rekey.last) >= after;
         self.updates_without_data < UPDATES_WITHOUT_DATA_MAX
-            && (self.rekey.bytes.is_some_and(|bytes| self.bytes_since_rekey >= bytes.get())
-                || self.rekey.after.is_some_and(passed))
+            && (rekey.limits.bytes.is_some_and(|bytes| rekey.bytes_since >= bytes.get())
+                || rekey.limits.after.is_some_and(passed))
+    }
+
+    fn count_bytes(&mut self, bytes: usize) {
+        if let Some(rekey) = &mut self.rekey {
+            rekey.bytes_since += bytes as u64;
+        }
     }
 
     /// Opens all complete records at the beginning of `buffer` in place. Appends the positions of
@@ -447,7 +467,7 @@ impl Session {
         self.refuse_inside_message()?;
         if !payload.is_empty() {
             self.idle_messages = 0;
-            self.bytes_since_rekey += payload.len() as u64;
+            self.count_bytes(payload.len());
             self.take_no_more_tickets();
             payloads.push(payload);
         }
@@ -465,7 +485,7 @@ impl Session {
 
     /// RFC 8446 section 5.1: no other record may come between the records of one handshake message.
     fn refuse_inside_message(&self) -> Result<(), SessionError> {
-        if self.message.is_empty() {
+        if self.message.is_none() {
             return Ok(());
         }
         Err(SessionError::PeerMisbehaved(
@@ -482,16 +502,16 @@ impl Session {
     /// Collects handshake messages and handles each complete one. Returns whether the receiving key
     /// was replaced.
     fn take_handshake(&mut self, fragment: &[u8]) -> Result<bool, SessionError> {
-        if self.message.len() + fragment.len() > MESSAGE_BYTES_MAX {
+        let mut message = self.message.take().unwrap_or_default();
+        if message.bytes.len() + fragment.len() > MESSAGE_BYTES_MAX {
             return Err(SessionError::PeerMisbehaved(
                 "the peer sent a handshake message that is too long",
                 AlertDescription::DECODE_ERROR,
             ));
         }
-        self.message.extend_from_slice(fragment);
+        message.bytes.extend_from_slice(fragment);
         let mut replaced = false;
-        while let Some(HandshakeMessage { kind, body }) = split_message(&self.message) {
-            let end = 4 + body.len();
+        while let Some(HandshakeMessage { kind, body }) = split_message(&message.bytes) {
             if replaced {
                 // RFC 8446 section 5.1: a message must not span a change of keys.
                 return Err(SessionError::PeerMisbehaved(
@@ -499,35 +519,35 @@ impl Session {
                     AlertDescription::UNEXPECTED_MESSAGE,
                 ));
             }
-            replaced = self.take_message(kind, end)?;
-            self.message.drain(..end);
+            let end = 4 + body.len();
+            replaced = self.take_message(kind, body)?;
+            message.bytes.drain(..end);
         }
-        if replaced && !self.message.is_empty() {
+        if message.bytes.is_empty() {
+            return Ok(replaced);
+        }
+        if replaced {
             return Err(SessionError::PeerMisbehaved(
                 "the peer changed its traffic key in the middle of a handshake message",
                 AlertDescription::UNEXPECTED_MESSAGE,
             ));
         }
-        if self.message.is_empty() {
-            self.message = Vec::new();
-        }
+        self.message = Some(message);
         Ok(replaced)
     }
 
-    fn take_message(&mut self, kind: u8, end: usize) -> Result<bool, SessionError> {
-        match (kind, &mut self.tls13) {
-            (KEY_UPDATE, Some(_)) => self.take_key_update(end).map(|()| true),
+    fn take_message(&mut self, kind: u8, body: &[u8]) -> Result<bool, SessionError> {
+        match (kind, self.tls13.as_deref_mut()) {
+            (KEY_UPDATE, Some(_)) => self.take_key_update(body).map(|()| true),
             (NEW_SESSION_TICKET, Some(Tls13State { role: HandshakeRole::Client, tickets, .. })) => {
                 self.has_ticket = true;
                 let Some(tickets) = tickets else { return Ok(false) };
-                tickets.handle_new_session_ticket(&self.message[4..end]).map(|()| false).map_err(
-                    |_| {
-                        SessionError::PeerMisbehaved(
-                            "the peer sent a malformed session ticket",
-                            AlertDescription::DECODE_ERROR,
-                        )
-                    },
-                )
+                tickets.handle_new_session_ticket(body).map(|()| false).map_err(|_| {
+                    SessionError::PeerMisbehaved(
+                        "the peer sent a malformed session ticket",
+                        AlertDescription::DECODE_ERROR,
+                    )
+                })
             }
             (HELLO_REQUEST | CLIENT_HELLO, None) => {
                 self.pending_reply = Some(PendingReply::NoRenegotiation);
@@ -540,8 +560,8 @@ impl Session {
         }
     }
 
-    fn take_key_update(&mut self, end: usize) -> Result<(), SessionError> {
-        let requested = match &self.message[4..end] {
+    fn take_key_update(&mut self, body: &[u8]) -> Result<(), SessionError> {
+        let requested = match body {
             [0] => false,
             [1] => true,
             _ => {

@@ -92,10 +92,15 @@ impl ThreadLoad {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Counts a connection until the guard is dropped.
-    #[must_use]
-    pub fn hold(&self) -> LoadGuard<'_> {
-        LoadGuard::new(&self.connections)
+    /// Counts a connection until [`Self::end_connection`].
+    pub fn begin_connection(&self) {
+        // There is only one writer, so a load and a store are sufficient.
+        self.connections.store(self.connections() + 1, Ordering::Relaxed);
+    }
+
+    /// Counts the end of a connection.
+    pub fn end_connection(&self) {
+        self.connections.store(self.connections().saturating_sub(1), Ordering::Relaxed);
     }
 
     /// Counts a relayed connection until the guard is dropped.

@@ -277,38 +277,57 @@ impl StreamSocket {
 /// memory.
 #[derive(Debug, Default)]
 pub struct Outgoing {
+    waiting: Option<Box<WaitingBytes>>,
+}
+
+#[derive(Debug, Default)]
+struct WaitingBytes {
     bytes: Vec<u8>,
     written: usize,
+}
+
+impl WaitingBytes {
+    fn unwritten(&self) -> &[u8] {
+        self.bytes.get(self.written..).unwrap_or_default()
+    }
 }
 
 impl Outgoing {
     /// Starts with bytes.
     #[must_use]
     pub fn new(bytes: Vec<u8>) -> Self {
-        Self { bytes, written: 0 }
+        let waiting = (!bytes.is_empty()).then(|| Box::new(WaitingBytes { bytes, written: 0 }));
+        Self { waiting }
     }
 
     /// Whether no bytes wait.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.waiting.as_ref().is_none_or(|waiting| waiting.bytes.is_empty())
     }
 
     /// The number of bytes that wait.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.bytes.len() - self.written
+        self.unwritten().len()
     }
 
     /// Returns the waiting bytes.
     #[must_use]
     pub fn unwritten(&self) -> &[u8] {
-        self.bytes.get(self.written..).unwrap_or_default()
+        self.waiting.as_ref().map(|waiting| waiting.unwritten()).unwrap_or_default()
     }
 
-    /// Returns the buffer to which the next bytes to write must be appended.
+    /// Appends bytes. Without bytes, it allocates nothing.
+    pub fn append(&mut self, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            self.tail().extend_from_slice(bytes);
+        }
+    }
+
+    /// Returns the buffer to which the next bytes to write must be appended. It is allocated here.
     pub fn tail(&mut self) -> &mut Vec<u8> {
-        &mut self.bytes
+        &mut self.waiting.get_or_insert_default().bytes
     }
 
     /// Writes until no bytes wait.
@@ -343,9 +362,11 @@ impl Outgoing {
         cx: &mut Context<'_>,
         write: impl Fn(BorrowedFd<'_>, &[u8]) -> io::Result<usize>,
     ) -> Poll<io::Result<()>> {
-        while self.written < self.bytes.len() {
-            match write(socket.fd(), &self.bytes[self.written..]) {
-                Ok(count) => self.written += count,
+        while let Some(waiting) = &mut self.waiting
+            && !waiting.unwritten().is_empty()
+        {
+            match write(socket.fd(), waiting.unwritten()) {
+                Ok(count) => waiting.written += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     ready!(socket.watched.poll_write_ready(cx))?.clear_ready();
                 }
@@ -371,5 +392,22 @@ impl Outgoing {
         if self.flush(socket).await.is_ok() {
             socket.delivered().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_wait_keep_their_order_and_none_need_no_memory() {
+        let mut outgoing = Outgoing::new(Vec::new());
+        outgoing.append(&[]);
+        assert!(outgoing.waiting.is_none() && outgoing.is_empty());
+        outgoing.append(&[1, 2]);
+        outgoing.tail().push(3);
+        outgoing.append(&[4]);
+        assert_eq!(outgoing.unwritten(), [1, 2, 3, 4]);
+        assert!(!outgoing.is_empty() && outgoing.len() == 4);
     }
 }

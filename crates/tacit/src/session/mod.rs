@@ -15,6 +15,7 @@ mod connection;
 mod end;
 mod failure;
 mod quotas;
+mod recent_tls;
 mod recheck;
 mod record;
 mod refusals;
@@ -26,6 +27,7 @@ pub use connection::{Connection, RefusedFlow};
 pub use end::{BrokenSocket, ConnectionEnd};
 pub use failure::{Failure, Unreached};
 pub use quotas::{ConnectionOpener, QuotaExceeded, QuotaPermit, Quotas};
+pub use recent_tls::RecentTls;
 pub use recheck::{Pass, Peers};
 pub use record::{
     Closing, ConnectionPath, ConnectionRecord, ConnectionSockets, CurrentTls, Opening, Proxied,

@@ -7,14 +7,14 @@ use std::net::IpAddr;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwapOption;
 use tacit_core::flow::{Address, Protocol};
 use tacit_core::query::ConnectionState;
 use tacit_sys::socket;
-use tokio::sync::Notify;
 
 use crate::address;
 use crate::ledger::Account;
@@ -62,7 +62,8 @@ pub struct ConnectionRecord {
     pub(super) rekeys: AtomicU32,
     /// When it was accepted, by the monotonic clock.
     pub(super) accepted: Instant,
-    closing: Notify,
+    /// Wakes the task that serves it, when it must close it.
+    closer: Mutex<Option<Waker>>,
     /// A [`Closing`] as a number; 0 if the connection is not being closed.
     why_closing: AtomicU8,
     /// The index of the rule's target that it is connected to, from 1; 0 before it is connected.
@@ -122,7 +123,7 @@ pub enum ConnectionPath {
     /// Through the agent, for this reason, if the rule allows another path.
     Relay(Option<KnownReason>),
     /// The program has a socket of the agent's network. The owner is the process that connected.
-    Handed(SocketOwner),
+    Handed(Box<SocketOwner>),
 }
 
 impl ScopeFacts {
@@ -162,8 +163,8 @@ impl CurrentTls {
     }
 
     /// Sets the results when TLS has begun.
-    pub fn set(&self, facts: TlsFacts) {
-        self.0.store(Some(Arc::new(facts)));
+    pub fn set(&self, facts: Arc<TlsFacts>) {
+        self.0.store(Some(facts));
     }
 
     /// Replaces the results of a handshake, unless there was another handshake since.
@@ -178,7 +179,7 @@ impl CurrentTls {
 }
 
 /// The results of a handshake.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TlsFacts {
     /// The negotiated parameters: version, cipher suite, group and others.
     pub agreed: NegotiatedParameters,
@@ -247,7 +248,7 @@ impl ConnectionRecord {
             received_messages: AtomicU32::new(0),
             rekeys: AtomicU32::new(0),
             accepted: Instant::now(),
-            closing: Notify::new(),
+            closer: Mutex::new(None),
             why_closing: AtomicU8::new(0),
             target: AtomicU8::new(0),
         }
@@ -487,7 +488,9 @@ impl ConnectionRecord {
         // Only the first reason is kept.
         let order = Ordering::Relaxed;
         let _ = self.why_closing.compare_exchange(0, why as u8, order, order);
-        self.closing.notify_one();
+        // The lock orders this with a task that begins to wait: it sees the reason, or is woken.
+        let closer = self.closer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        closer.into_iter().for_each(Waker::wake);
     }
 
     /// Why it is being closed, if it is.
@@ -497,8 +500,30 @@ impl ConnectionRecord {
         Closing::ALL.into_iter().find(|known| *known as u8 == why)
     }
 
-    /// Resolves when [`Self::close`] is called.
+    /// Whether it is being closed.
+    #[must_use]
+    pub fn is_closing(&self) -> bool {
+        self.why_closing.load(Ordering::Relaxed) != 0
+    }
+
+    /// Resolves when [`Self::close_because`] is called. Only one task can wait.
     pub async fn closed(&self) {
-        self.closing.notified().await;
+        std::future::poll_fn(|cx| self.poll_closed(cx)).await;
+    }
+
+    /// Forgets the task that waits, which has ended. Otherwise its memory would stay until the
+    /// record is dropped.
+    pub fn forget_closer(&self) {
+        *self.closer.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// The same as [`Self::closed`].
+    pub fn poll_closed(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut closer = self.closer.lock().unwrap_or_else(PoisonError::into_inner);
+        if !closer.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
+            *closer = Some(cx.waker().clone());
+        }
+        drop(closer);
+        if self.is_closing() { Poll::Ready(()) } else { Poll::Pending }
     }
 }

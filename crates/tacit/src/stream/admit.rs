@@ -123,7 +123,7 @@ impl ReservedConnection {
     pub(super) fn open(self, shared: &Shared, local: SocketAddr, owner: SocketOwner) -> Connection {
         let Self { permitted, mut request } = self;
         request.flow.local = local.into();
-        open_on(shared, permitted, request, ConnectionPath::Handed(owner))
+        open_on(shared, permitted, request, ConnectionPath::Handed(Box::new(owner)))
     }
 }
 

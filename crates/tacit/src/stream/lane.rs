@@ -12,7 +12,7 @@ use crate::engine::{CpuWorkers, EngineThread, Thread, ThreadLoad};
 use crate::live::Live;
 use crate::log::Log;
 use crate::placement::CpuBinding;
-use crate::session::{ConnectionTable, Quotas, RefusalTable};
+use crate::session::{ConnectionTable, Quotas, RecentTls, RefusalTable};
 
 use super::data::PendingDataConnection;
 use super::limiter::HandshakeLimiter;
@@ -52,6 +52,8 @@ pub struct StreamLane {
     pub shared: Shared,
     /// The buffers of the thread.
     pub scratch: Scratch,
+    /// The results of the thread's last handshakes.
+    pub recent_tls: RecentTls,
     /// The counters of the thread.
     pub load: Arc<ThreadLoad>,
     /// The engines and workers, for an engine; `None` on a data worker.
@@ -74,9 +76,9 @@ impl StreamLane {
         let (pending_data, agreed) = mpsc::channel(PENDING_DATA_MAX);
         let scratch = Scratch::new(shared.log.clone());
         let Thread { load, engine, cpu_workers, binding } = thread;
-        (
-            Rc::new(Self { shared, scratch, load, engine, cpu_workers, binding, pending_data }),
-            agreed,
-        )
+        let recent_tls = RecentTls::default();
+        let lane =
+            Self { shared, scratch, recent_tls, load, engine, cpu_workers, binding, pending_data };
+        (Rc::new(lane), agreed)
     }
 }

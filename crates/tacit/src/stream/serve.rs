@@ -16,7 +16,7 @@ use std::os::fd::AsFd;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use tacit_core::icmp::IcmpError;
 use tacit_core::meter::Component;
@@ -45,26 +45,50 @@ use super::relay_kind::{Established, NotWatched, RelayKind};
 use super::stage::{AcceptedConnection, Admitted, Downstream, Stage, Work};
 
 /// Serves a connection from this stage on, as far as this thread does.
-async fn serve(lane: Rc<StreamLane>, stage: Stage) {
-    let Some(admitted) = admit(&lane, stage).await else { return };
-    let Some(record) = admitted.record().map(Arc::clone) else { return };
-    let life = pin!(async {
-        let stage = establish(&lane, admitted).await?;
-        let established = match keep(&lane, stage) {
+///
+/// An idle connection needs the memory of this future until it ends. Therefore the futures of short
+/// stages are boxed, and get their arguments before the future that waits for them is created.
+fn serve(lane: Rc<StreamLane>, stage: Stage) -> impl Future<Output = ()> {
+    let arriving = Box::pin(arrive(Rc::clone(&lane), stage));
+    async move {
+        let Some(Arrival { record, stage }) = arriving.await else { return };
+        let life = pin!(live(&lane, stage));
+        let Some(stage) = Supervised::new(&lane, record, life).await else { return };
+        Box::pin(hand_over(&lane, stage)).await;
+    }
+}
+
+/// A connection that has its rule.
+struct Arrival {
+    record: Arc<ConnectionRecord>,
+    stage: Stage,
+}
+
+async fn arrive(lane: Rc<StreamLane>, stage: Stage) -> Option<Arrival> {
+    let stage = admit(&lane, stage).await?;
+    let record = stage.record().map(Arc::clone)?;
+    Some(Arrival { record, stage })
+}
+
+/// Establishes and relays a connection. Returns the stage that continues on another thread.
+fn live(
+    lane: &StreamLane,
+    stage: Stage,
+) -> impl Future<Output = Option<Stage<DetachedSocket>>> + '_ {
+    let establishing = Box::pin(establish(lane, stage));
+    async move {
+        let stage = establishing.await?;
+        let established = match keep(lane, stage) {
             Kept::Here(established) => established,
             Kept::ForWorker(stage) => return Some(stage),
         };
-        match relay::run(&lane, established).await? {
+        match relay::run(lane, established).await? {
             Relayed::Finished(finished) => {
-                account(&lane, &finished);
+                account(lane, &finished);
                 None
             }
             Relayed::Leaves(established) => Some(Stage::Established(established).park()),
         }
-    });
-    if let Some(stage) = supervise(&lane, record, life).await {
-        // Boxed: most connections stay on one thread.
-        Box::pin(hand_over(&lane, stage)).await;
     }
 }
 
@@ -165,8 +189,7 @@ async fn establish(lane: &StreamLane, stage: Stage) -> Option<Stage> {
         Stage::Admitted(admitted) if establishes(lane, &admitted) => admitted,
         other => return Some(other),
     };
-    // Boxed, because the relay does not need this memory.
-    let established = Box::pin(establish::establish(lane, *admitted)).await;
+    let established = establish::establish(lane, *admitted).await;
     meter::switch(Component::Control);
     match established {
         Ok(established) => {
@@ -233,37 +256,66 @@ fn account(lane: &StreamLane, finished: &Finished) {
 /// Runs a connection on this thread until it ends or an operator closes it, and charges its CPU
 /// time to its rule and to itself. Returns the stage that continues on another thread. A request to
 /// close that arrives during the hand-over stays in the record.
-async fn supervise(
-    lane: &StreamLane,
+///
+/// It is written out as a future, because an `async` function would cost every connection 168 bytes
+/// more during its life.
+struct Supervised<'a, L> {
+    lane: &'a StreamLane,
     record: Arc<ConnectionRecord>,
-    mut life: Pin<&mut impl Future<Output = Option<Stage<DetachedSocket>>>>,
-) -> Option<Stage<DetachedSocket>> {
-    let _held = lane.load.hold();
-    let mut closed = pin!(reset_when_closed(&record));
-    // The same as `ledger::charged`. It is written out, because a future around this one would cost
-    // every connection 72 bytes during its life.
-    let mut component = Component::Accept;
-    let leaving = std::future::poll_fn(|cx| {
-        let turn = meter::turn(record.account(), &mut component, || {
-            if closed.as_mut().poll(cx).is_ready() {
-                account::closed_on_request(&lane.shared.log, &record);
+    life: Pin<&'a mut L>,
+    /// The component to which its next CPU time is charged.
+    component: Component,
+    /// Whether a request to close it wakes this task.
+    is_woken_to_close: bool,
+}
+
+impl<'a, L> Supervised<'a, L> {
+    fn new(lane: &'a StreamLane, record: Arc<ConnectionRecord>, life: Pin<&'a mut L>) -> Self {
+        lane.load.begin_connection();
+        Self { lane, record, life, component: Component::Accept, is_woken_to_close: false }
+    }
+
+    fn poll_closed(&mut self, cx: &Context<'_>) -> Poll<()> {
+        if self.is_woken_to_close {
+            return if self.record.is_closing() { Poll::Ready(()) } else { Poll::Pending };
+        }
+        self.is_woken_to_close = true;
+        self.record.poll_closed(cx)
+    }
+}
+
+impl<L> Drop for Supervised<'_, L> {
+    fn drop(&mut self) {
+        self.lane.load.end_connection();
+        self.record.forget_closer();
+    }
+}
+
+impl<L: Future<Output = Option<Stage<DetachedSocket>>>> Future for Supervised<'_, L> {
+    type Output = Option<Stage<DetachedSocket>>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let supervised = self.get_mut();
+        let is_closed = supervised.poll_closed(cx).is_ready();
+        let Self { lane, record, life, component, .. } = supervised;
+        let turn = meter::turn(record.account(), component, || {
+            if is_closed {
+                reset_on_close(record);
+                account::closed_on_request(&lane.shared.log, record);
                 return Poll::Ready(None);
             }
             life.as_mut().poll(cx)
         });
         record.spend_ns(turn.usage_ns);
+        if matches!(turn.output, Poll::Ready(None)) {
+            record.settle();
+        }
         turn.output
-    })
-    .await;
-    if leaving.is_none() {
-        record.settle();
     }
-    leaving
 }
 
-/// Waits for an operator to close the connection; its sockets are then reset.
-async fn reset_when_closed(record: &ConnectionRecord) {
-    record.closed().await;
+/// Lets the end of a connection reset its sockets.
+fn reset_on_close(record: &ConnectionRecord) {
     let Some(sockets) = record.sockets.get() else { return };
     for socket in [&sockets.downstream, &sockets.upstream].into_iter().filter_map(Weak::upgrade) {
         // If this fails, the peer has closed and needs no reset.
@@ -520,12 +572,13 @@ mod tests {
     use super::*;
     use crate::stream::relay_kind::SealedRelay;
 
-    /// The maximum size of the task of a connection, without the boxes below.
-    const TASK_BYTES_MAX: usize = 928;
+    /// The maximum size of the task of a connection, without the boxes below. The runtime adds 104
+    /// bytes, and rounds up to a multiple of 128.
+    const TASK_BYTES_MAX: usize = 536;
     /// The maximum size of the record of a connection.
-    const RECORD_BYTES_MAX: usize = 272;
+    const RECORD_BYTES_MAX: usize = 264;
     /// The maximum size of the box with both sockets and the session.
-    const SEALED_BYTES_MAX: usize = 384;
+    const SEALED_BYTES_MAX: usize = 288;
 
     fn future_bytes<A, B, F: Future>(_: impl Fn(A, B) -> F) -> usize {
         size_of::<F>()

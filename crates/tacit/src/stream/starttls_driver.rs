@@ -244,7 +244,7 @@ impl StarttlsDriver {
     ) -> Result<bool, ExchangeError> {
         loop {
             if self.to_program.is_empty() {
-                *self.to_program.tail() = self.exchange.take_output(StarttlsSide::Program);
+                self.to_program = Outgoing::new(self.exchange.take_output(StarttlsSide::Program));
             }
             if self.to_program.is_empty() {
                 let is_last = self.peer.read_ended && self.exchange.is_drained(StarttlsSide::Peer);

@@ -54,7 +54,7 @@ fn an_upload_that_is_never_answered_may_change_keys_without_limit() {
 fn time_brings_new_keys_with_the_next_bytes() {
     let after = Duration::from_secs(3600);
     let (mut client, _) = pair(TLS13, Rekey { bytes: None, after: Some(after) });
-    client.session().rekeyed_at = clock();
+    client.session().rekey.as_mut().unwrap().last = clock();
     let mut out = Vec::new();
     PASSED.set(after - Duration::from_secs(1));
     assert_eq!(client.session().seal_due(clock, &mut out), Ok(false));

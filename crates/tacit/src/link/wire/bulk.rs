@@ -122,7 +122,9 @@ impl LinkStream {
         frames: usize,
     ) -> Poll<Result<usize, BulkError>> {
         if let Some(tls) = &mut self.tls {
-            let due = tls.session.seal_due(Instant::now, self.outgoing.tail());
+            let mut sealed = Vec::new();
+            let due = tls.session.seal_due(Instant::now, &mut sealed);
+            self.outgoing.append(&sealed);
             due.map_err(|_| BulkError::Stream)?;
         }
         ready!(self.poll_flush(cx)).map_err(|_| BulkError::Stream)?;
@@ -160,7 +162,7 @@ impl LinkStream {
                 Err(error) => return Err(error),
             }
         }
-        self.outgoing.tail().extend_from_slice(left);
+        self.outgoing.append(left);
         Ok(())
     }
 
@@ -215,7 +217,7 @@ impl LinkStream {
         for part in parts {
             let skipped = written.min(part.len());
             written -= skipped;
-            waiting.tail().extend_from_slice(part.get(skipped..).unwrap_or_default());
+            waiting.append(part.get(skipped..).unwrap_or_default());
         }
         let count = parts.iter().map(|part| part.len()).sum();
         self.take(taken);

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use tacit_core::meter::Component;
@@ -14,7 +15,7 @@ use crate::ledger::{Count, meter};
 use crate::live::{LiveTls, TlsRole};
 use crate::net::stream_socket::{Outgoing, StreamSocket};
 use crate::session::trace::Traces;
-use crate::session::{ConnectionRecord, Failure, TlsFacts};
+use crate::session::{ConnectionRecord, Failure, RecentTls, TlsFacts};
 use crate::stream::limiter::{Displaced, HandshakeLimiter, HandshakePermit, Initiator};
 use tacit_tls::{
     CompletedHandshake, FinishError, Handshake, HandshakeFailure, HandshakeProgress, HandshakeRole,
@@ -66,6 +67,8 @@ pub struct HandshakeIo<'a> {
     pub required_alpn: Option<&'static str>,
     /// The traces that get the keys, if they log keys.
     pub traces: &'a Traces,
+    /// The results of the thread's last handshakes.
+    pub recent: &'a RecentTls,
 }
 
 impl HandshakeIo<'_> {
@@ -185,13 +188,14 @@ impl HandshakeIo<'_> {
         incoming.shrink_to_fit();
         match handshake.finish(self.tls.common().rekey, Instant::now(), clock::now()) {
             Ok(CompletedHandshake { session, negotiated, check, mapped, peer, trusted }) => {
-                self.record.tls.set(TlsFacts {
-                    agreed: negotiated,
-                    check,
-                    named: mapped,
-                    peer,
-                    trusted,
-                });
+                let facts = TlsFacts { agreed: negotiated, check, named: mapped, peer, trusted };
+                // A connection that can have several handshakes has results of its own, so that
+                // those of another handshake are recognised as such.
+                let facts = match self.record.tls_control() {
+                    Some(_) => Arc::new(facts),
+                    None => self.recent.share(facts),
+                };
+                self.record.tls.set(facts);
                 Ok(HandshakeResult { session, incomplete: incoming, last_flight })
             }
             Err(FinishError { failure, mut alert }) => {

@@ -293,6 +293,7 @@ impl Establishing<'_> {
             deadline,
             last_flight,
             traces: self.lane.shared.table.traces(),
+            recent: &self.lane.recent_tls,
             required_alpn: self.driver.as_ref().and_then(|driver| driver.exchange.required_alpn()),
         })
     }

@@ -373,7 +373,7 @@ impl Copy {
             meter::switch(Component::Send);
             let taken = written(socket::write(to.fd(), &bytes[..count])).map_err(Failure::Write)?;
             if taken < count {
-                self.waiting.tail().extend_from_slice(&bytes[taken..count]);
+                self.waiting.append(&bytes[taken..count]);
             }
             if count == requested {
                 cx.waker().wake_by_ref();

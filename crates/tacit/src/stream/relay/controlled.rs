@@ -131,6 +131,7 @@ async fn upgrade_to_tls(
         last_flight: LastFlight::Kept,
         required_alpn: None,
         traces: lane.shared.table.traces(),
+        recent: &lane.recent_tls,
     };
     let tls_control = record.tls_control();
     if let Some(tls_control) = tls_control {
@@ -173,7 +174,7 @@ async fn in_clear(
 ) -> Result<UpgradePhase, ConnectionEnd> {
     let ClearPhase { relay, tls_on, mut requests, tls, to_program } = phase;
     let mut transfer = clear::ClearTransfer::new(scratch, Box::new(relay), connection);
-    transfer.way_in(tls_on).waiting.tail().extend_from_slice(&to_program);
+    transfer.way_in(tls_on).waiting.append(&to_program);
     loop {
         let pending = match next_event(&mut transfer, &mut requests).await {
             NextEvent::Ended(end) => {
@@ -286,7 +287,7 @@ async fn start(
                 None => break,
                 Some(count) => {
                     connection.note_sent(&bytes[..count]);
-                    to_outside.tail().extend_from_slice(&bytes[..count]);
+                    to_outside.append(&bytes[..count]);
                 }
             }
         }
@@ -413,7 +414,7 @@ async fn stop(
         while let Some(count) = next_of_program(&transfer.clear, &pending, &mut bytes).await? {
             connection.note_sent(&bytes[..count]);
             let sealed = transfer.session.seal(&bytes[..count]).map_err(ConnectionEnd::Session)?;
-            transfer.to_tls.tail().extend_from_slice(&sealed);
+            transfer.to_tls.append(&sealed);
             transfer.to_tls.flush(&transfer.tls).await.map_err(broken(BrokenSocket::Far))?;
         }
         transfer.session.seal_close(transfer.to_tls.tail()).map_err(ConnectionEnd::Session)?;

@@ -78,14 +78,26 @@ fn run_transfer<'a>(
         else {
             return transfer.leave();
         };
-        if !transfer.may_deliver(&end) {
-            transfer.end_both(&end);
-            return Left::Ended(end);
-        }
-        // The last steps are boxed together with the transfer, because they need no memory while
-        // bytes are relayed.
-        Left::Ended(Box::pin(conclude(lane, transfer, end)).await)
+        let conclusion = match end_or_conclude(lane, transfer, end) {
+            Ok(end) => return Left::Ended(end),
+            Err(conclusion) => conclusion,
+        };
+        Left::Ended(conclusion.await)
     }
+}
+
+/// Closes both sockets. If something must be delivered before, returns the last steps; they are
+/// boxed together with the transfer, because they need no memory while bytes are relayed.
+fn end_or_conclude<'a>(
+    lane: &'a StreamLane,
+    mut transfer: SealedTransfer<'a>,
+    end: ConnectionEnd,
+) -> Result<ConnectionEnd, Pin<Box<impl Future<Output = ConnectionEnd> + 'a>>> {
+    if transfer.may_deliver(&end) {
+        return Err(Box::pin(conclude(lane, transfer, end)));
+    }
+    transfer.end_both(&end);
+    Ok(end)
 }
 
 /// Delivers remaining bytes and alerts when a connection has failed, and closes both sockets.
@@ -487,7 +499,7 @@ impl<'a> SealedTransfer<'a> {
         let bytes = &buffers.bytes[..sealed];
         meter::switch(Component::Send);
         match written(socket::write(self.tls.fd(), bytes)) {
-            Ok(taken) if taken < sealed => self.to_tls.tail().extend_from_slice(&bytes[taken..]),
+            Ok(taken) if taken < sealed => self.to_tls.append(&bytes[taken..]),
             Ok(_) => {}
             Err(error) => {
                 drop(buffers);
@@ -627,7 +639,7 @@ impl<'a> SealedTransfer<'a> {
             for range in payloads.iter() {
                 let skip = taken.min(range.len());
                 taken -= skip;
-                self.to_clear.tail().extend_from_slice(&bytes[range.start + skip..range.end]);
+                self.to_clear.append(&bytes[range.start + skip..range.end]);
             }
         }
         let OpenedBatch { mut consumed, closed } = opened.map_err(Stop::session)?;
@@ -647,7 +659,12 @@ impl<'a> SealedTransfer<'a> {
         if self.sealing != Direction::Open {
             return Ok(false);
         }
-        let due = self.session.seal_due(Instant::now, self.to_tls.tail()).map_err(Stop::session)?;
+        // Only rarely is anything due, and only then do bytes wait.
+        let mut sealed = Vec::new();
+        let due = self.session.seal_due(Instant::now, &mut sealed);
+        // After a failure too: the alert is sealed with the key that these bytes announce.
+        self.to_tls.append(&sealed);
+        let due = due.map_err(Stop::session)?;
         if due {
             self.at.connection.count_rekeys(self.session.rekeys());
         }
