@@ -152,8 +152,8 @@ impl DirectionSecrets {
         };
         let iv = iv.as_ref().try_into().map_err(|_| KeyRefused)?;
         let mut key = Zeroizing::new([0; KEY_BYTES_MAX]);
-        let used = key.iter_mut().zip(aead_key.as_ref());
-        used.for_each(|(byte, given)| *byte = *given);
+        let given = aead_key.as_ref();
+        key.get_mut(..given.len()).ok_or(KeyRefused)?.copy_from_slice(given);
         Ok(Self { key: DirectionKey { algorithm, key }, protection, iv })
     }
 }

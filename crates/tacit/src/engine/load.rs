@@ -94,13 +94,12 @@ impl ThreadLoad {
 
     /// Counts a connection until [`Self::end_connection`].
     pub fn begin_connection(&self) {
-        // There is only one writer, so a load and a store are sufficient.
-        self.connections.store(self.connections() + 1, Ordering::Relaxed);
+        add_one(&self.connections);
     }
 
     /// Counts the end of a connection.
     pub fn end_connection(&self) {
-        self.connections.store(self.connections().saturating_sub(1), Ordering::Relaxed);
+        subtract_one(&self.connections);
     }
 
     /// Counts a relayed connection until the guard is dropped.
@@ -198,16 +197,24 @@ pub struct LoadGuard<'a>(&'a AtomicUsize);
 
 impl<'a> LoadGuard<'a> {
     fn new(count: &'a AtomicUsize) -> Self {
-        // There is only one writer, so a load and a store are sufficient.
-        count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        add_one(count);
         Self(count)
     }
 }
 
 impl Drop for LoadGuard<'_> {
     fn drop(&mut self) {
-        self.0.store(self.0.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+        subtract_one(self.0);
     }
+}
+
+fn add_one(count: &AtomicUsize) {
+    // There is only one writer, so a load and a store are sufficient.
+    count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
+fn subtract_one(count: &AtomicUsize) {
+    count.store(count.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
 }
 
 fn raise(counter: &AtomicU64) {

@@ -325,6 +325,14 @@ impl Outgoing {
         }
     }
 
+    /// Appends the bytes that `write` writes, also if it fails. Mostly there are none.
+    pub fn append_by<R>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+        let mut bytes = Vec::new();
+        let result = write(&mut bytes);
+        self.append(&bytes);
+        result
+    }
+
     /// Returns the buffer to which the next bytes to write must be appended. It is allocated here.
     pub fn tail(&mut self) -> &mut Vec<u8> {
         &mut self.waiting.get_or_insert_default().bytes

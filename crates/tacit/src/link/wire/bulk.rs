@@ -122,9 +122,7 @@ impl LinkStream {
         frames: usize,
     ) -> Poll<Result<usize, BulkError>> {
         if let Some(tls) = &mut self.tls {
-            let mut sealed = Vec::new();
-            let due = tls.session.seal_due(Instant::now, &mut sealed);
-            self.outgoing.append(&sealed);
+            let due = self.outgoing.append_by(|out| tls.session.seal_due(Instant::now, out));
             due.map_err(|_| BulkError::Stream)?;
         }
         ready!(self.poll_flush(cx)).map_err(|_| BulkError::Stream)?;

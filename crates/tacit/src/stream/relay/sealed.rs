@@ -659,11 +659,7 @@ impl<'a> SealedTransfer<'a> {
         if self.sealing != Direction::Open {
             return Ok(false);
         }
-        // Only rarely is anything due, and only then do bytes wait.
-        let mut sealed = Vec::new();
-        let due = self.session.seal_due(Instant::now, &mut sealed);
-        // After a failure too: the alert is sealed with the key that these bytes announce.
-        self.to_tls.append(&sealed);
+        let due = self.to_tls.append_by(|out| self.session.seal_due(Instant::now, out));
         let due = due.map_err(Stop::session)?;
         if due {
             self.at.connection.count_rekeys(self.session.rekeys());
