@@ -17,12 +17,10 @@ use super::keys::{DirectionKey, KEY_BYTES_MAX};
 const SECRET_BYTES_MAX: usize = 48;
 
 /// The secret of one direction. It is stored as bytes, because the library's form of it is twice as
-/// long, and a connection uses it only when it changes its keys.
-pub(super) struct Secret {
-    bytes: Zeroizing<[u8; SECRET_BYTES_MAX]>,
-    /// The length, which is also that of the hash.
-    len: u8,
-}
+/// long, and a connection uses it only when it changes its keys. A shorter secret is at the
+/// beginning of the bytes. Its length is that of the hash, which follows from the algorithm of the
+/// records.
+pub(super) struct Secret(Zeroizing<[u8; SECRET_BYTES_MAX]>);
 
 impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -110,18 +108,16 @@ pub(super) struct NextKey {
 
 impl Secret {
     fn new(secret: &[u8]) -> Option<Self> {
-        let len = secret.len();
-        hash_with_len(len)?;
+        let is_length = |hash: &Algorithm| hash.len() == secret.len();
+        [HKDF_SHA256, HKDF_SHA384].iter().find(|hash| is_length(hash))?;
         let mut bytes = Zeroizing::new([0; SECRET_BYTES_MAX]);
-        bytes.get_mut(..len)?.copy_from_slice(secret);
-        Some(Self { bytes, len: u8::try_from(len).ok()? })
+        bytes.get_mut(..secret.len())?.copy_from_slice(secret);
+        Some(Self(bytes))
     }
 
     /// The secret in the library's form.
-    fn prk(&self) -> Result<Prk, KeyRefused> {
-        let len = usize::from(self.len);
-        let hash = hash_with_len(len).ok_or(KeyRefused)?;
-        let bytes = self.bytes.get(..len).ok_or(KeyRefused)?;
+    fn prk(&self, hash: Algorithm) -> Result<Prk, KeyRefused> {
+        let bytes = self.0.get(..hash.len()).ok_or(KeyRefused)?;
         Ok(Prk::new_less_safe(hash, bytes))
     }
 
@@ -133,10 +129,10 @@ impl Secret {
         &mut self,
         algorithm: &'static aead::Algorithm,
     ) -> Result<NextKey, KeyRefused> {
-        let prk = self.prk()?;
-        let len = usize::from(self.len);
-        let bytes = self.bytes.get_mut(..len).ok_or(KeyRefused)?;
-        expand(&prk, "traffic upd", Length(len), |okm| okm.fill(bytes))?;
+        let hash = hash_of(algorithm);
+        let prk = self.prk(hash)?;
+        let bytes = self.0.get_mut(..hash.len()).ok_or(KeyRefused)?;
+        expand(&prk, "traffic upd", Length(hash.len()), |okm| okm.fill(bytes))?;
         self.key(algorithm)
     }
 
@@ -162,7 +158,7 @@ impl Secret {
     /// # Errors
     /// The library has refused an operation.
     pub(super) fn key(&self, algorithm: &'static aead::Algorithm) -> Result<NextKey, KeyRefused> {
-        let prk = self.prk()?;
+        let prk = self.prk(hash_of(algorithm))?;
         let mut key = Zeroizing::new([0; KEY_BYTES_MAX]);
         let part = key.get_mut(..algorithm.key_len()).ok_or(KeyRefused)?;
         expand(&prk, "key", Length(part.len()), |okm| okm.fill(part))?;
@@ -172,9 +168,9 @@ impl Secret {
     }
 }
 
-/// The hash of the suite whose secrets have this length.
-fn hash_with_len(len: usize) -> Option<Algorithm> {
-    [HKDF_SHA256, HKDF_SHA384].into_iter().find(|hash| hash.len() == len)
+/// The hash of the TLS 1.3 cipher suite whose records use this algorithm (RFC 8446 appendix B.4).
+fn hash_of(algorithm: &aead::Algorithm) -> Algorithm {
+    if *algorithm == AES_256_GCM { HKDF_SHA384 } else { HKDF_SHA256 }
 }
 
 /// The requested number of bytes.

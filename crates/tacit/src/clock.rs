@@ -32,6 +32,48 @@ pub fn boottime() -> Instant {
     *start + since_boot.saturating_sub(*at_start)
 }
 
+/// When something started, by the system clock and by the monotonic clock. It has half the size of
+/// [`SystemTime`] and [`Instant`].
+#[derive(Clone, Copy, Debug)]
+pub struct StartTime {
+    /// Nanoseconds since 1970: enough until the year 2554.
+    unix_ns: u64,
+    /// Nanoseconds since the first start that this process has noted.
+    since_first_ns: u64,
+}
+
+impl StartTime {
+    /// The current time.
+    #[must_use]
+    pub fn now() -> Self {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since_first = Instant::now().saturating_duration_since(Self::first());
+        Self { unix_ns: whole_ns(since_1970), since_first_ns: whole_ns(since_first) }
+    }
+
+    /// By the system clock.
+    #[must_use]
+    pub fn system_time(self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_nanos(self.unix_ns)
+    }
+
+    /// The time since then, by the monotonic clock.
+    #[must_use]
+    pub fn age(self, now: Instant) -> Duration {
+        let since_first = now.saturating_duration_since(Self::first());
+        since_first.saturating_sub(Duration::from_nanos(self.since_first_ns))
+    }
+
+    fn first() -> Instant {
+        static FIRST: OnceLock<Instant> = OnceLock::new();
+        *FIRST.get_or_init(Instant::now)
+    }
+}
+
+fn whole_ns(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// The time zone of this host: `TZ`, otherwise /etc/localtime.
 ///
 /// # Errors

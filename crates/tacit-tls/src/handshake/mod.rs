@@ -529,9 +529,9 @@ fn into_session(
         let missing =
             || fail(rustls::Error::General("the TLS library reported no traffic secrets".into()));
         let secrets = traffic.into_secrets(role).ok_or_else(missing)?;
-        tls13 = Some(Box::new(Tls13State { secrets, role, tickets }));
+        tls13 = Some(Box::new(Tls13State { secrets, tickets }));
     }
-    Ok(Session::new(keys, tls13, rekey, now))
+    Ok(Session::new(keys, role, tls13, rekey, now))
 }
 
 /// Returns the name in IANA's registry. The library adds a prefix to the names of TLS 1.3 suites.

@@ -70,8 +70,6 @@ pub(super) struct SessionKeys {
 pub(super) struct Tls13State {
     /// The secrets from which the next keys are derived.
     pub(super) secrets: Secrets,
-    /// The role; only clients receive tickets.
-    pub(super) role: HandshakeRole,
     /// A client that stores tickets keeps this until it has received them.
     pub(super) tickets: Option<Box<Tickets>>,
 }
@@ -96,6 +94,8 @@ pub struct Session {
     open_key: DirectionKey,
     opener: RecordOpener,
     tls13: Option<Box<Tls13State>>,
+    /// The role of tacit; only clients receive tickets.
+    role: HandshakeRole,
     has_ticket: bool,
     /// An incomplete handshake message.
     message: Option<Box<HandshakeBytes>>,
@@ -219,6 +219,7 @@ impl std::error::Error for SessionError {}
 impl Session {
     pub(super) fn new(
         keys: SessionKeys,
+        role: HandshakeRole,
         tls13: Option<Box<Tls13State>>,
         limits: Rekey,
         now: Instant,
@@ -230,6 +231,7 @@ impl Session {
             open_key,
             opener,
             tls13,
+            role,
             has_ticket: false,
             message: None,
             idle_messages: 0,
@@ -539,9 +541,9 @@ impl Session {
     fn take_message(&mut self, kind: u8, body: &[u8]) -> Result<bool, SessionError> {
         match (kind, self.tls13.as_deref_mut()) {
             (KEY_UPDATE, Some(_)) => self.take_key_update(body).map(|()| true),
-            (NEW_SESSION_TICKET, Some(Tls13State { role: HandshakeRole::Client, tickets, .. })) => {
+            (NEW_SESSION_TICKET, Some(tls13)) if self.role == HandshakeRole::Client => {
                 self.has_ticket = true;
-                let Some(tickets) = tickets else { return Ok(false) };
+                let Some(tickets) = &mut tls13.tickets else { return Ok(false) };
                 tickets.handle_new_session_ticket(body).map(|()| false).map_err(|_| {
                     SessionError::PeerMisbehaved(
                         "the peer sent a malformed session ticket",

@@ -490,7 +490,7 @@ fn about(event: Event, record: &ConnectionRecord) -> Event {
         .connection(record.id)
         .caused_by(cause(opener, record.client(), Some(record.rule.name())))
         .field("rule", &record.rule.name());
-    if let Some(parent) = &record.parent {
+    if let Some(parent) = record.parent() {
         event = event.value("parent", parent.get());
     }
     event = event.field("remote", record.client());

@@ -149,7 +149,7 @@ fn times_left(
     now: Instant,
 ) -> impl Iterator<Item = (Duration, Closing)> {
     let age = max_age(rule).map(|max_age| {
-        let age = now.saturating_duration_since(record.accepted);
+        let age = record.accepted.age(now);
         (age_limit(max_age, record.id).saturating_sub(age), Closing::Aged)
     });
     let idle = rule.rule.idle.map(|idle| (idle.saturating_sub(record.silence(now)), Closing::Idle));

@@ -267,7 +267,7 @@ fn open_on(
         None => (client, None),
         Some(Claim { proxy, target: None, .. }) => (proxy.clone(), None),
         Some(Claim { proxy, target: Some(target), .. }) => {
-            (proxy.clone(), Some(Box::new(Proxied { client, target: target.clone() })))
+            (proxy.clone(), Some(Proxied { client, target: target.clone() }))
         }
     };
     let opening = Opening {

@@ -14,7 +14,7 @@ use tacit_tls::verify::MappedIdentity;
 pub(super) fn header(wanted: SendProxy, record: &ConnectionRecord) -> Result<Vec<u8>, ProxyError> {
     let header = ProxyHeader::Proxy {
         source: record.client().clone(),
-        destination: record.proxied.as_ref().map_or(&record.local, |it| &it.target).clone(),
+        destination: record.proxied().map_or(&record.local, |it| &it.target).clone(),
     };
     let mut bytes = Vec::new();
     match (wanted, record.tls.get()) {

@@ -2,13 +2,18 @@
 //! buffers one after the other.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io;
 use std::ops::Range;
+use std::task::{Poll, ready};
 
 use tacit_core::record::RECORD_BYTES_MAX;
+use tacit_sys::socket;
 
 use tacit_tls::ExpandedKeyCache;
 
 use crate::log::Log;
+use crate::net::stream_socket::StreamSocket;
 
 use super::bulk::BulkTurns;
 
@@ -19,6 +24,8 @@ pub const BATCH_RECORDS_MAX: usize = 32;
 /// it, batches have one record.
 pub const HELD_BYTES_MAX: usize = 256 << 20;
 
+/// Bytes read at once during a handshake.
+const HANDSHAKE_READ_BYTES: usize = 16 * 1024;
 /// The maximum number of unused buffers for incomplete records that a worker keeps.
 const SPARES_MAX: usize = 16;
 
@@ -60,6 +67,28 @@ impl Scratch {
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.held_bytes.get()
+    }
+
+    /// Reads the available data of a socket, at most 16 KB, and appends it to `onto`. The data is
+    /// first in the thread's buffer, so `onto` gets little more memory than the data needs. Larger
+    /// buffers, each for the time of a handshake, would leave holes between the connections.
+    ///
+    /// # Errors
+    /// The error of the read.
+    pub(super) async fn read_onto(
+        &self,
+        socket: &StreamSocket,
+        onto: &mut Vec<u8>,
+    ) -> io::Result<usize> {
+        poll_fn(|cx| {
+            let mut buffers = self.buffers.borrow_mut();
+            let space = &mut buffers.bytes[..HANDSHAKE_READ_BYTES];
+            let read = socket.poll_read(cx, space.len(), |fd| socket::read(fd, space));
+            let read = ready!(read)?;
+            onto.extend_from_slice(&space[..read]);
+            Poll::Ready(Ok(read))
+        })
+        .await
     }
 
     pub(super) fn batch_records(&self, records_max: usize) -> usize {

@@ -4,7 +4,8 @@ use super::*;
 
 /// The largest size of a session with the secrets for its next keys.
 const SESSION_BYTES_MAX: usize = 176;
-const TLS13_BYTES_MAX: usize = 112;
+/// glibc leaves free memory of this size beside the task of a connection.
+const TLS13_BYTES_MAX: usize = 104;
 
 #[test]
 fn a_session_is_small_and_owns_no_buffer_after_traffic() {

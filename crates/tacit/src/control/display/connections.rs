@@ -324,7 +324,7 @@ fn connection(
     });
     ConnectionDisplay {
         id: record.id,
-        parent: record.parent.map(std::num::NonZero::get),
+        parent: record.parent().map(std::num::NonZero::get),
         rule: record.rule.name().to_owned(),
         run: run_of(record, owner),
         role: role(&record.rule).map(str::to_owned),
@@ -335,7 +335,7 @@ fn connection(
         state: state_of(record).to_owned(),
         policy: if live.is_current(&record.rule) { "current" } else { "stale" }.to_owned(),
         remote: record.remote.clone(),
-        client: record.proxied.as_ref().map(|proxied| proxied.client.clone()),
+        client: record.proxied().map(|proxied| proxied.client.clone()),
         local: record.local.clone(),
         connect: sockets.map(|sockets| sockets.target.clone()),
         bytes_in: record.sent_bytes(),
@@ -343,8 +343,8 @@ fn connection(
         messages_in: record.sent_messages(),
         messages_out: record.received_messages(),
         cpu_us: record.cpu_ns() as f64 / 1000.0,
-        since: Rfc3339(record.since),
-        age_s: now.duration_since(record.since).unwrap_or_default().as_secs(),
+        since: Rfc3339(record.accepted.system_time()),
+        age_s: now.duration_since(record.accepted.system_time()).unwrap_or_default().as_secs(),
         tls: tls.map(|tls| tls_state(record, &tls)),
         accepted_tcp: sockets.and_then(|sockets| tcp(&sockets.downstream)),
         connected_tcp: sockets.and_then(|sockets| tcp(&sockets.upstream)),

@@ -17,15 +17,13 @@ use crate::net::stream_socket::{Outgoing, StreamSocket};
 use crate::session::trace::Traces;
 use crate::session::{ConnectionRecord, Failure, RecentTls, TlsFacts};
 use crate::stream::limiter::{Displaced, HandshakeLimiter, HandshakePermit, Initiator};
+use crate::stream::scratch::Scratch;
 use tacit_tls::{
     CompletedHandshake, FinishError, Handshake, HandshakeFailure, HandshakeProgress, HandshakeRole,
     INCOMING_BYTES_MAX, Session,
 };
 
 use super::deadline::within;
-
-/// Bytes read at once during a handshake.
-const READ_BYTES: usize = 16 * 1024;
 
 /// The result of a handshake.
 #[derive(Debug)]
@@ -67,6 +65,8 @@ pub struct HandshakeIo<'a> {
     pub required_alpn: Option<&'static str>,
     /// The traces that get the keys, if they log keys.
     pub traces: &'a Traces,
+    /// The buffers of the thread.
+    pub scratch: &'a Scratch,
     /// The results of the thread's last handshakes.
     pub recent: &'a RecentTls,
 }
@@ -94,7 +94,7 @@ impl HandshakeIo<'_> {
     /// See [`Failure`].
     pub async fn first_bytes(&self, limiter: &HandshakeLimiter) -> Result<Vec<u8>, Failure> {
         let permit = self.acquire_permit(limiter).await?;
-        let reading = async { Ok(first_bytes(self.socket).await?) };
+        let reading = async { Ok(first_bytes(self.scratch, self.socket).await?) };
         let reading = within(self.deadline, || stalled(self.tls), reading);
         tokio::select! {
             biased;
@@ -174,8 +174,7 @@ impl HandshakeIo<'_> {
             let flushed = Outgoing::new(std::mem::take(&mut last_flight)).flush(self.socket).await;
             progress?;
             flushed?;
-            incoming.reserve(READ_BYTES);
-            if self.socket.read_onto(&mut incoming).await? == 0 {
+            if self.scratch.read_onto(self.socket, &mut incoming).await? == 0 {
                 return Err(handshake.cut_off().into());
             }
             if incoming.len() > INCOMING_BYTES_MAX {
@@ -249,13 +248,10 @@ fn tls_peer(record: &ConnectionRecord) -> Option<IpAddr> {
 /// The first bytes of a TLS client.
 ///
 /// # Errors
-/// See [`StreamSocket::read_onto`].
-pub(super) async fn first_bytes(socket: &StreamSocket) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(FIRST_READ_BYTES);
+/// See [`Scratch::read_onto`].
+pub(super) async fn first_bytes(scratch: &Scratch, socket: &StreamSocket) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
     // At the end of the stream this reads nothing, and the handshake reports that.
-    socket.read_onto(&mut bytes).await?;
+    scratch.read_onto(socket, &mut bytes).await?;
     Ok(bytes)
 }
-
-/// Bytes of the first read: usually one ClientHello.
-const FIRST_READ_BYTES: usize = 4 * 1024;

@@ -247,7 +247,8 @@ impl Establishing<'_> {
                 incoming = self.take_handshake_input(tls);
             }
             Before::FirstBytes => {
-                let reading = async { Ok(first_bytes(self.socket(tls.on)?).await?) };
+                let reading =
+                    async { Ok(first_bytes(&self.lane.scratch, self.socket(tls.on)?).await?) };
                 incoming = within(deadline, || stalled(&tls.settings), reading).await?;
                 deadline = Instant::now() + tls.timeout();
             }
@@ -293,6 +294,7 @@ impl Establishing<'_> {
             deadline,
             last_flight,
             traces: self.lane.shared.table.traces(),
+            scratch: &self.lane.scratch,
             recent: &self.lane.recent_tls,
             required_alpn: self.driver.as_ref().and_then(|driver| driver.exchange.required_alpn()),
         })
@@ -526,7 +528,7 @@ impl Establishing<'_> {
             upstream: upstream.socket.downgrade(),
             target,
         };
-        let _ = self.connection.record().sockets.set(sockets);
+        let _ = self.connection.record().sockets.set(Box::new(sockets));
     }
 
     /// Connects to the destination of the plan, and sends the PROXY header if the rule requires

@@ -131,6 +131,7 @@ async fn upgrade_to_tls(
         last_flight: LastFlight::Kept,
         required_alpn: None,
         traces: lane.shared.table.traces(),
+        scratch: &lane.scratch,
         recent: &lane.recent_tls,
     };
     let tls_control = record.tls_control();
