@@ -22,6 +22,7 @@ use super::message::{NetlinkRequest, answers};
 use super::protocol::IpProtocol;
 use super::socket::{Netlink, REPLY_WAIT, ReplyCount, Subsystem};
 use crate::handed::namespace_cookie;
+use crate::option::{OptionName, set_option};
 
 /// How much a TCP socket has transferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +54,31 @@ pub enum Destroyed {
 /// The error of `socket` or `bind`.
 pub fn watch_destroyed() -> io::Result<OwnedFd> {
     watch_groups(DESTROY_GROUPS)
+}
+
+/// Ends the reports on a socket of [`watch_destroyed`]. Each report costs CPU time, and there is
+/// one for each TCP socket of the network namespace. Reports that the kernel has sent stay in the
+/// socket; those of the last sockets that were destroyed before may be missing.
+///
+/// # Errors
+/// The error of `setsockopt`.
+pub fn pause_destroyed(watched: BorrowedFd<'_>) -> io::Result<()> {
+    change_memberships(watched, libc::NETLINK_DROP_MEMBERSHIP)
+}
+
+/// Begins the reports again after [`pause_destroyed`].
+///
+/// # Errors
+/// The error of `setsockopt`.
+pub fn resume_destroyed(watched: BorrowedFd<'_>) -> io::Result<()> {
+    change_memberships(watched, libc::NETLINK_ADD_MEMBERSHIP)
+}
+
+fn change_memberships(watched: BorrowedFd<'_>, name: libc::c_int) -> io::Result<()> {
+    let option = OptionName { level: libc::SOL_NETLINK, name };
+    // Groups are numbered from 1, and group 1 is bit 0.
+    let groups = (1..).zip(0..u32::BITS).filter(|(_, bit)| DESTROY_GROUPS & (1 << bit) != 0);
+    groups.map(|(group, _)| group).try_for_each(|group: i32| set_option(watched, option, group))
 }
 
 /// The two sockets with which another process reads the usage of the sockets of a network

@@ -115,6 +115,34 @@ print(run['connections'], run['bytes-sent'], run['bytes-received'])"
     assert_eq!(plain(&said), plain(wanted), "{said}");
 }
 
+/// Each report costs CPU time for each socket of all programs.
+#[test]
+fn the_kernel_reports_closed_sockets_only_while_a_program_has_a_socket() {
+    let said = holder(
+        r#"
+        reporting() { awk '$2 == 4 && $4 == "00000005"' /proc/net/netlink | wc -l; }
+        other() { : </dev/tcp/10.9.8.7/7000; }
+        paused() { other; [ $(reporting) = 0 ]; }
+        for pause in 0.6 0.6 0.6; do other; sleep $pause; done
+        reporting
+        ask 'old.close()'
+        until_true paused
+        ask '[n := new(), n.recv(5)][1]'
+        reporting
+        for pause in 0.6 0.6 0.6; do other; sleep $pause; done
+        reporting
+        ask 'n.close()'
+        ended() { [ -z "$(shown)" ]; }
+        until_true ended
+        ordinary ./tacit show costs --json --control $(control) | python3 -c "
+import json, sys
+(run,) = json.load(sys.stdin)['runs']
+print(run['connections'], run['bytes-sent'], run['bytes-received'])"
+        "#,
+    );
+    assert_eq!(said, "1\nNone\nb'12345'\n1\n1\nNone\n2 10 10\n");
+}
+
 #[test]
 fn a_reset_by_the_program_keeps_the_counters_that_the_agent_has_read() {
     let said = holder(

@@ -115,6 +115,11 @@ impl EarlyEnds {
         self.unknown.push_back((now, usage));
     }
 
+    /// Whether no socket is or will soon be expected.
+    pub(super) fn is_idle(&self) -> bool {
+        self.requests == 0 && self.expected.is_empty()
+    }
+
     /// The kernel drops reports of ends until all reports that it has stored are read.
     pub(super) fn begin_loss(&mut self) {
         self.is_losing = true;
@@ -141,7 +146,7 @@ impl EarlyEnds {
 
     /// A lost end matters only for sockets that are or will be expected.
     fn forget_loss(&mut self) {
-        if !self.is_losing && self.requests == 0 && self.expected.is_empty() {
+        if !self.is_losing && self.is_idle() {
             self.is_incomplete = false;
         }
     }

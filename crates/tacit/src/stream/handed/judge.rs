@@ -209,6 +209,9 @@ impl ConnectJudge {
         };
         let version = version_of(&question);
         if let Outside::Link(link) = &self.scope.run().outside {
+            let Ok(under_way) = self.table.begin_request() else {
+                return self.leave(questions, &question, Some(RelayReason::Kernel));
+            };
             self.early.insert(question.number, Vec::new());
             let wanted = WantedSocket {
                 link: Arc::clone(link),
@@ -217,7 +220,7 @@ impl ConnectJudge {
                 number: question.number,
                 channel: link.passes().then(|| Arc::clone(questions.get_ref())),
                 congestion_control: self.congestion_control(),
-                under_way: self.table.begin_request(),
+                under_way,
             };
             self.requests.spawn_local(async move {
                 let result = wanted.request().await;
@@ -290,7 +293,9 @@ impl ConnectJudge {
         own: OwnSocket,
     ) -> io::Result<()> {
         let OwnSocket { socket, identity } = own;
-        let expected = self.table.expect(identity);
+        let Ok(expected) = self.table.expect(identity) else {
+            return self.leave(questions, &question, Some(RelayReason::Kernel));
+        };
         let answer = ToConnects::Answer(given(question.number, judged.to));
         self.note_pending(question, judged, expected);
         // The helper has a limited number of questions without an answer, so the buffer has room.

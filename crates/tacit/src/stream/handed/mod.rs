@@ -10,7 +10,8 @@
 //!
 //! The agent keeps no duplicate of the socket. A duplicate would keep the connection open after the
 //! program has closed its socket. So the agent gets the byte counters from the kernel
-//! (`sock_diag`).
+//! (`sock_diag`). The kernel's reports about destroyed sockets pause while no connection needs
+//! them.
 //!
 //! Limits: at most `judge::PENDING_MAX` sockets are pending. A socket is pending while a link opens
 //! it, or until the helper reports whether the program has it. The kernel may report that a socket
@@ -19,6 +20,7 @@
 
 mod early;
 mod judge;
+mod reports;
 mod table;
 
 pub use judge::ConnectJudge;

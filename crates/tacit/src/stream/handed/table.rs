@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use super::early::{EarlyEnd, EarlyEnds};
+use super::reports::Reports;
 use crate::log::{Event, Log};
 use crate::run::Run;
 use crate::run::protocol::ConnectProgress;
@@ -51,6 +52,7 @@ struct State {
     /// Whether the end of an open connection may be lost.
     must_find_missing: bool,
     diagnosis: Option<Netlink>,
+    reports: Option<Reports>,
 }
 
 /// A connection that a program has started.
@@ -90,32 +92,66 @@ impl HandedConnections {
             early: EarlyEnds::new(LINK_WAIT_MAX),
             must_find_missing: false,
             diagnosis: None,
+            reports: None,
         };
         Rc::new(Self { log, state: RefCell::new(state), must_look: Notify::new() })
     }
 
-    /// Receives the ends of connections of one network namespace until the table is dropped.
+    /// Receives the ends of connections of one network namespace.
     ///
     /// # Errors
     /// The runtime does not watch the socket.
     pub fn watch(self: &Rc<Self>, sockets: UsageSockets) -> io::Result<()> {
         let UsageSockets { destroyed, diagnosis } = sockets;
-        let destroyed = watch(Arc::new(destroyed), Interest::READABLE)?;
-        self.state.borrow_mut().diagnosis = Some(diagnosis);
+        let destroyed = Arc::new(destroyed);
+        let reports = Reports::new(Arc::clone(&destroyed));
+        let destroyed = watch(destroyed, Interest::READABLE)?;
+        let mut state = self.state.borrow_mut();
+        state.diagnosis = Some(diagnosis);
+        state.reports = Some(reports);
+        drop(state);
         tokio::task::spawn_local(receive(Rc::downgrade(self), destroyed));
         Ok(())
     }
 
     /// A socket is on its way to a program, until the result is dropped.
-    pub(super) fn expect(self: &Rc<Self>, identity: SocketIdentity) -> ExpectedSocket {
+    ///
+    /// # Errors
+    /// The kernel would not report the end of the socket.
+    pub(super) fn expect(self: &Rc<Self>, identity: SocketIdentity) -> io::Result<ExpectedSocket> {
+        self.state.borrow_mut().resume_reports()?;
+        Ok(self.expect_reported(identity))
+    }
+
+    /// The same while the kernel already sends reports.
+    fn expect_reported(self: &Rc<Self>, identity: SocketIdentity) -> ExpectedSocket {
         self.state.borrow_mut().early.expect(identity.cookie);
         ExpectedSocket { table: Rc::clone(self), identity }
     }
 
     /// A link may pass a socket to a helper, until the result is dropped.
-    pub(super) fn begin_request(self: &Rc<Self>) -> RequestToLink {
-        self.state.borrow_mut().early.begin_request();
-        RequestToLink { table: Rc::clone(self) }
+    ///
+    /// # Errors
+    /// The kernel would not report the end of the socket.
+    pub(super) fn begin_request(self: &Rc<Self>) -> io::Result<RequestToLink> {
+        let mut state = self.state.borrow_mut();
+        state.resume_reports()?;
+        state.early.begin_request();
+        Ok(RequestToLink { table: Rc::clone(self) })
+    }
+}
+
+impl State {
+    fn resume_reports(&mut self) -> io::Result<()> {
+        self.reports.as_mut().map_or(Ok(()), Reports::resume)
+    }
+
+    /// A report of a socket that belongs to no open connection.
+    fn take_other(&mut self, usage: TcpUsage, now: Instant) {
+        self.early.add(usage, now);
+        if self.open.is_empty() && self.early.is_idle() {
+            self.reports.iter_mut().for_each(|reports| reports.note_unneeded(now));
+        }
     }
 }
 
@@ -128,7 +164,8 @@ pub(super) struct RequestToLink {
 impl RequestToLink {
     /// The link has passed this socket.
     pub(super) fn expect(&self, identity: SocketIdentity) -> ExpectedSocket {
-        self.table.expect(identity)
+        // The request has needed the reports from its beginning.
+        self.table.expect_reported(identity)
     }
 }
 
@@ -235,13 +272,18 @@ impl HandedConnections {
             let mut state = self.state.borrow_mut();
             let ended = state.open.remove(&usage.cookie);
             if ended.is_none() {
-                state.early.add(usage, Instant::now());
+                state.take_other(usage, Instant::now());
             }
             ended
         };
         if let Some(ended) = ended {
             ended.end(&self.log, usage);
         }
+    }
+
+    /// No more reports can be received, so programs get no more sockets.
+    fn end_reports(&self) {
+        self.state.borrow_mut().reports.iter_mut().for_each(Reports::end);
     }
 
     /// The kernel drops reports until all that it has stored are read.
@@ -343,7 +385,7 @@ async fn receive(table: std::rc::Weak<HandedConnections>, destroyed: Watched) {
         let Some(all) = table.upgrade() else { return };
         tokio::select! {
             ready = destroyed.readable() => {
-                let Ok(mut ready) = ready else { return };
+                let Ok(mut ready) = ready else { return all.end_reports() };
                 for _ in 0..READ_AT_ONCE_MAX {
                     match usage::next_destroyed(destroyed.get_ref().as_fd()) {
                         Ok(Some(Destroyed::Socket(usage))) => all.take_destroyed(usage),
@@ -353,7 +395,7 @@ async fn receive(table: std::rc::Weak<HandedConnections>, destroyed: Watched) {
                             ready.clear_ready();
                             break;
                         }
-                        Err(_) => return,
+                        Err(_) => return all.end_reports(),
                     }
                 }
             }
@@ -413,5 +455,45 @@ async fn close_on_request(table: std::rc::Weak<HandedConnections>, cookie: u64) 
         account::closed_on_request(&table.log, &record);
         record.settle();
         drop(ended);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::{Format, LogDestination, LogLevel, Settings};
+
+    #[test]
+    fn reports_continue_while_a_socket_is_expected() {
+        let log = Log::start(Settings {
+            format: Format::Text,
+            level: LogLevel::Warn,
+            destination: LogDestination::None,
+            launcher: None,
+            audit: None,
+        });
+        let table = HandedConnections::new(log.unwrap());
+        let UsageSockets { destroyed, .. } = UsageSockets::open().unwrap();
+        table.state.borrow_mut().reports = Some(Reports::new(Arc::new(destroyed)));
+        let identity = SocketIdentity { cookie: 7, inode: 8 };
+        let request = table.begin_request().unwrap();
+        assert!(!are_paused(&table), "a link may pass a socket");
+        let expected = request.expect(identity);
+        drop(request);
+        assert!(!are_paused(&table), "the helper may report the start of the socket");
+        drop(expected);
+        assert!(are_paused(&table));
+        let _expected = table.expect(identity).unwrap();
+        assert!(!are_paused(&table));
+    }
+
+    /// Whether reports pause after unneeded ones for a long time.
+    fn are_paused(table: &HandedConnections) -> bool {
+        let mut state = table.state.borrow_mut();
+        let other = TcpUsage { cookie: 9, was_established: true, sent_bytes: 0, received_bytes: 0 };
+        let now = Instant::now();
+        state.take_other(other, now);
+        state.take_other(other, now + Duration::from_mins(1));
+        state.reports.as_ref().unwrap().are_paused()
     }
 }
