@@ -322,19 +322,25 @@ pub struct ConnectQuestion {
     pub ipv6: bool,
     /// Who connects.
     pub owner: SocketOwner,
+    /// Whether the helper takes a socket before its answer; older ones do not.
+    #[serde(default)]
+    pub socket_first: bool,
 }
 
 /// What an agent sends on the socket about connections that programs open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ToConnects {
+    /// A socket for the answer to the question with this number.
+    Socket(u64),
     /// The answer to a question.
     Answer(ConnectAnswer),
     /// From now on, ask only about these destinations: no rule can permit a socket for any other.
     AskAbout(Vec<CaptureRange>),
 }
 
-/// The agent's answer; a socket comes with it if the program gets one.
+/// The agent's answer. If the program gets a socket, [`ToConnects::Socket`] comes before. An older
+/// helper gets the socket with the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct ConnectAnswer {
@@ -346,6 +352,9 @@ pub struct ConnectAnswer {
     /// The error of `connect`, if the other side of a link refuses the socket.
     #[serde(default)]
     pub error: Option<i32>,
+    /// Whether the helper takes a socket before its answer; otherwise the socket comes with it.
+    #[serde(default)]
+    pub socket_first: bool,
 }
 
 /// Why the agent relays a connection that its rule permits.
@@ -597,6 +606,28 @@ pub fn send_packet(
 ) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
     descriptor::send_now(socket, &text, descriptors).map(drop)
+}
+
+/// Sends the answer to a question, and the socket for the program.
+///
+/// This process closes its duplicate before the helper has the answer. If it still had a duplicate
+/// when the program closes its socket, the connection would stay open, and so would its
+/// registrations in epoll instances. A helper of an older version gets the socket with the answer.
+///
+/// # Errors
+/// The same as those of [`send_packet`].
+pub fn send_with_socket(
+    channel: impl AsFd,
+    answer: ConnectAnswer,
+    socket: impl AsFd,
+) -> io::Result<()> {
+    let message = ToConnects::Answer(answer);
+    if !answer.socket_first {
+        return send_packet(channel, &message, &[socket.as_fd()]);
+    }
+    send_packet(&channel, &ToConnects::Socket(answer.number), &[socket.as_fd()])?;
+    drop(socket);
+    send_packet(channel, &message, &[])
 }
 
 /// Receives one packet; `None`: the other side has ended.

@@ -115,6 +115,28 @@ print(run['connections'], run['bytes-sent'], run['bytes-received'])"
     assert_eq!(plain(&said), plain(wanted), "{said}");
 }
 
+/// A duplicate of the socket in another process would keep its registration in the epoll instance.
+#[test]
+fn a_closed_socket_has_no_more_events() {
+    let said = network(ECHO).ok(r#"
+cat >closed.py <<'END'
+import select, socket
+polled = select.epoll()
+late = 0
+for _ in range(500):
+    s = socket.socket()
+    s.setblocking(False)
+    s.connect_ex(("10.9.8.7", 7001))
+    polled.register(s, select.EPOLLIN | select.EPOLLOUT)
+    assert polled.poll(10)
+    s.close()
+    late += len(polled.poll(0))
+print("late events:", late)
+END
+run python3 closed.py"#);
+    assert_eq!(said, "late events: 0\n");
+}
+
 /// Each report costs CPU time for each socket of all programs.
 #[test]
 fn the_kernel_reports_closed_sockets_only_while_a_program_has_a_socket() {

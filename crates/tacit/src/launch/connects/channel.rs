@@ -17,7 +17,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use tacit_core::policy::CaptureRange;
 
 use crate::run::protocol::{
-    ASK_ABOUT_BYTES_MAX, Frame, FromConnects, ToConnects, receive_packet, send_packet,
+    ASK_ABOUT_BYTES_MAX, ConnectAnswer, Frame, FromConnects, ToConnects, receive_packet,
+    send_packet,
 };
 
 /// The maximum number of messages that wait for room: each call in progress has at most two.
@@ -114,28 +115,41 @@ impl AgentChannel {
         }
     }
 
-    /// Receives a message; `None` if it is one for the channel itself.
+    /// Receives a message; `None` if there is none.
     ///
     /// # Errors
     /// The agent has ended, or does not speak this protocol.
-    pub(super) fn receive(&mut self) -> io::Result<Option<Answer>> {
+    pub(super) fn receive(&mut self) -> io::Result<Option<Message>> {
         let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        let frame = match receive_packet::<ToConnects>(socket, &mut self.space) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            received => received?,
-        };
-        let Frame { message, mut descriptors } = frame.ok_or(io::ErrorKind::UnexpectedEof)?;
-        match message {
-            ToConnects::Answer(answer) => {
-                let given = answer.to.zip(descriptors.pop());
-                Ok(Some(Answer { number: answer.number, given, error: answer.error }))
-            }
-            ToConnects::AskAbout(ranges) => {
-                self.ask_about = ranges;
-                Ok(None)
-            }
+        loop {
+            let frame = match receive_packet::<ToConnects>(socket, &mut self.space) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                received => received?,
+            };
+            let Frame { message, mut descriptors } = frame.ok_or(io::ErrorKind::UnexpectedEof)?;
+            let given = descriptors.pop();
+            return Ok(Some(match message {
+                ToConnects::Socket(number) => Message::Socket { number, given },
+                ToConnects::Answer(ConnectAnswer { number, to, error, .. }) => {
+                    Message::Answer(Answer { number, to, given, error })
+                }
+                ToConnects::AskAbout(ranges) => {
+                    self.ask_about = ranges;
+                    continue;
+                }
+            }));
         }
     }
+}
+
+/// A message of the agent, or of the server of its link.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// The socket for the answer to the question with this number; `None` if this process has too
+    /// many open files.
+    Socket { number: u64, given: Option<OwnedFd> },
+    /// An answer.
+    Answer(Answer),
 }
 
 /// An answer of the agent.
@@ -143,8 +157,10 @@ impl AgentChannel {
 pub(super) struct Answer {
     /// The number of the question.
     pub(super) number: u64,
-    /// The address to connect to, and the socket for it.
-    pub(super) given: Option<(SocketAddr, OwnedFd)>,
+    /// The address to connect to, if there is a socket for it.
+    pub(super) to: Option<SocketAddr>,
+    /// The socket, if it comes with the answer.
+    pub(super) given: Option<OwnedFd>,
     /// The error of the call, if there is no socket and the agent does not relay.
     pub(super) error: Option<i32>,
 }

@@ -47,7 +47,7 @@ use tacit_sys::handed::{
 use tacit_sys::spawn::{Call, NotifiedCall, NotifyListener, NotifyReply};
 
 use crate::run::protocol::{ConnectQuestion, FromConnects, RelayReason, SocketOwner};
-use channel::{AgentChannel, Answer};
+use channel::{AgentChannel, Answer, Message};
 use examine::{Examined, Origin, SocketProperties};
 use waiting::WaitingConnects;
 
@@ -62,6 +62,8 @@ const DESCRIPTORS_PER_CALL: usize = 4;
 const OTHER_DESCRIPTORS: usize = 128;
 /// How long the agent may take for an answer.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(1);
+/// The maximum number of messages of the agent that are handled before other work.
+const MESSAGES_MAX: usize = 64;
 /// The time between two looks at calls that wait.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -102,11 +104,26 @@ struct ConnectCall {
     socket: ProgramSocket,
 }
 
+impl ConnectCall {
+    /// Answers the call.
+    ///
+    /// As soon as the program has the answer, it may close its socket. A duplicate that this
+    /// process still had would keep the connection open, and its registrations in epoll instances:
+    /// their events would arrive under a number that the program may use for another socket.
+    fn reply(self, listener: &mut NotifyListener, reply: NotifyReply) -> io::Result<()> {
+        let call = self.call;
+        drop(self);
+        listener.reply(&call, reply)
+    }
+}
+
 /// A call whose answer from the agent is pending.
 #[derive(Debug)]
 struct PendingConnect {
     connect: ConnectCall,
     properties: SocketProperties,
+    /// The socket that has come before the answer.
+    given: Option<OwnedFd>,
     until: Instant,
 }
 
@@ -173,11 +190,7 @@ impl ConnectHandler {
         let has_agent = self.agent.descriptor().is_some();
         let (of_agent, of_waiting) = events.split_at(usize::from(has_agent).min(events.len()));
         if of_agent.first().is_some_and(|event| !event.is_empty()) {
-            match self.agent.receive() {
-                Ok(Some(answer)) => self.take_answer(listener, answer),
-                Ok(None) => {}
-                Err(_) => self.leave_agent(Some(listener)),
-            }
+            self.take_messages(listener);
         }
         if of_waiting.first().is_some_and(|event| !event.is_empty()) {
             for (number, end) in self.waiting.serve(listener) {
@@ -186,6 +199,23 @@ impl ConnectHandler {
         }
         self.waiting.look(listener);
         self.give_up_waiting_for_answers(listener);
+    }
+
+    /// Takes the messages of the agent, but not more than [`MESSAGES_MAX`] at a time.
+    fn take_messages(&mut self, listener: &mut NotifyListener) {
+        for _ in 0..MESSAGES_MAX {
+            match self.agent.receive() {
+                Ok(Some(Message::Socket { number, given })) => {
+                    // Without a pending call, the socket is closed.
+                    if let Some(pending) = self.pending.get_mut(&number) {
+                        pending.given = given;
+                    }
+                }
+                Ok(Some(Message::Answer(answer))) => self.take_answer(listener, answer),
+                Ok(None) => return,
+                Err(_) => return self.leave_agent(Some(listener)),
+            }
+        }
     }
 
     fn report_end(&mut self, number: Option<u64>, error: Option<io::Error>) {
@@ -266,7 +296,9 @@ impl ConnectHandler {
             (Some(address), Origin::Handed) => {
                 self.connect_handed(listener, ConnectCall { call, caller, socket }, address)
             }
-            (None, Origin::Inside) => listener.reply(&call, NotifyReply::Proceed),
+            (None, Origin::Inside) => {
+                ConnectCall { call, caller, socket }.reply(listener, NotifyReply::Proceed)
+            }
             (None, Origin::Handed) => {
                 self.without_connect(listener, ConnectCall { call, caller, socket })
             }
@@ -288,13 +320,13 @@ impl ConnectHandler {
         }
         let remote = match destination {
             Ok(Destination::Inet(remote)) if self.may_be_handed(remote) => remote,
-            _ => return self.relay(listener, &connect),
+            _ => return self.relay(listener, connect),
         };
         if !matches!(handed::state(socket.file.as_fd()), Ok(ConnectState::Unconnected)) {
-            return self.relay(listener, &connect);
+            return self.relay(listener, connect);
         }
         if let Some(reason) = examine::first_doubt(socket) {
-            return self.relay_with_reason(listener, &connect, None, remote, reason);
+            return self.relay_with_reason(listener, connect, None, remote, reason);
         }
         self.question(listener, connect, remote)
     }
@@ -324,23 +356,23 @@ impl ConnectHandler {
                     Ok(()) => NotifyReply::Done,
                     Err(_) => NotifyReply::Error(errno::EBADF),
                 };
-                return listener.reply(call, reply);
+                return connect.reply(listener, reply);
             }
             Ok(destination) => destination,
-            Err(reply) => return listener.reply(call, reply),
+            Err(reply) => return connect.reply(listener, reply),
         };
         if matches!(handed::state(file), Ok(ConnectState::Connecting))
             && !socket.flags.is_nonblocking
         {
             if !self.has_room() {
-                return listener.reply(call, NotifyReply::Error(errno::EALREADY));
+                return connect.reply(listener, NotifyReply::Error(errno::EALREADY));
             }
             return self.waiting.add_again(listener, connect);
         }
         match handed::connection_result(file) {
-            Ok(()) => return listener.reply(call, NotifyReply::Done),
+            Ok(()) => return connect.reply(listener, NotifyReply::Done),
             Err(error) if error.raw_os_error() == Some(UNCONNECTED) => {}
-            Err(error) => return listener.reply(call, examine::reply_of(&error)),
+            Err(error) => return connect.reply(listener, examine::reply_of(&error)),
         }
         match destination {
             Destination::Inet(remote)
@@ -348,7 +380,7 @@ impl ConnectHandler {
             {
                 self.question(listener, connect, remote)
             }
-            _ => self.relay(listener, &connect),
+            _ => self.relay(listener, connect),
         }
     }
 
@@ -362,7 +394,7 @@ impl ConnectHandler {
         let reply = match (connect.call.call, state) {
             // The address is one of the run.
             (NotifiedCall::Bind(_), Ok(ConnectState::Unconnected)) => {
-                return self.relay(listener, &connect);
+                return self.relay(listener, connect);
             }
             // It was inherited: no handed socket can listen.
             (NotifiedCall::Listen(_), Ok(ConnectState::Listening)) => NotifyReply::Proceed,
@@ -371,7 +403,7 @@ impl ConnectHandler {
             }
             _ => NotifyReply::Error(errno::EOPNOTSUPP),
         };
-        listener.reply(&connect.call, reply)
+        connect.reply(listener, reply)
     }
 
     fn has_room(&self) -> bool {
@@ -389,40 +421,47 @@ impl ConnectHandler {
         let ConnectCall { call, caller, socket } = &connect;
         if !self.has_room() {
             let reason = RelayReason::Limit;
-            return self.relay_with_reason(listener, &connect, None, remote, reason);
+            return self.relay_with_reason(listener, connect, None, remote, reason);
         }
         self.last_number += 1;
         let number = self.last_number;
         let program = std::fs::read_link(format!("/proc/{}/exe", call.thread)).ok();
         let owner = SocketOwner { pid: Some(call.thread), program, user: None, cgroup: None };
         let ipv6 = socket.version == IpVersion::V6;
-        let question = ConnectQuestion { number, remote, ipv6, owner };
+        let question = ConnectQuestion { number, remote, ipv6, owner, socket_first: true };
         if !self.agent.ask(&FromConnects::Question(question)) {
-            return self.relay(listener, &connect);
+            return self.relay(listener, connect);
         }
         let until = Instant::now() + ANSWER_WAIT_MAX;
         match self.fresh.examine_closely(caller, socket) {
             Ok(properties) => {
-                self.pending.insert(number, PendingConnect { connect, properties, until });
+                let pending = PendingConnect { connect, properties, given: None, until };
+                self.pending.insert(number, pending);
                 Ok(())
             }
-            Err(reason) => self.relay_with_reason(listener, &connect, Some(number), remote, reason),
+            Err(reason) => self.relay_with_reason(listener, connect, Some(number), remote, reason),
         }
     }
 
     /// Finishes the call that an answer of the agent is about.
     fn take_answer(&mut self, listener: &mut NotifyListener, answer: Answer) {
-        let Answer { number, given, error } = answer;
-        let Some(pending) = self.pending.remove(&number) else {
+        let Answer { number, to, given, error } = answer;
+        let Some(mut pending) = self.pending.remove(&number) else {
             // The call was answered without it.
             self.agent.send_or_queue(FromConnects::Ended { number, error: None });
             return;
         };
         // An error of the listener means that all programs have ended.
-        let _ = match (given, error) {
-            (Some((to, given)), _) => self.swap(listener, pending, number, to, given),
-            (None, Some(error)) => listener.reply(&pending.connect.call, NotifyReply::Error(error)),
-            (None, None) => self.relay(listener, &pending.connect),
+        let _ = match (to, given.or_else(|| pending.given.take())) {
+            (Some(to), Some(given)) => self.swap(listener, pending, number, to, given),
+            (Some(_), None) => {
+                self.agent.send_or_queue(FromConnects::Ended { number, error: None });
+                self.relay(listener, pending.connect)
+            }
+            (None, _) => match error {
+                Some(error) => pending.connect.reply(listener, NotifyReply::Error(error)),
+                None => self.relay(listener, pending.connect),
+            },
         };
     }
 
@@ -434,7 +473,7 @@ impl ConnectHandler {
             }
             let number = *oldest.key();
             let pending = oldest.remove();
-            let _ = self.relay(listener, &pending.connect);
+            let _ = self.relay(listener, pending.connect);
             // A link may have told the agent of a socket that has not arrived.
             self.agent.send_or_queue(FromConnects::Ended { number, error: None });
         }
@@ -446,7 +485,7 @@ impl ConnectHandler {
         let pending = std::mem::take(&mut self.pending);
         let Some(listener) = listener else { return };
         for pending in pending.into_values() {
-            let _ = self.relay(listener, &pending.connect);
+            let _ = self.relay(listener, pending.connect);
         }
     }
 
@@ -454,7 +493,7 @@ impl ConnectHandler {
     fn relay_with_reason(
         &mut self,
         listener: &mut NotifyListener,
-        connect: &ConnectCall,
+        connect: ConnectCall,
         number: Option<u64>,
         remote: SocketAddr,
         reason: RelayReason,
@@ -466,15 +505,15 @@ impl ConnectHandler {
 
     /// Lets the kernel execute the call on an inside socket; a handed socket is replaced by one
     /// before.
-    fn relay(&mut self, listener: &mut NotifyListener, connect: &ConnectCall) -> io::Result<()> {
+    fn relay(&mut self, listener: &mut NotifyListener, connect: ConnectCall) -> io::Result<()> {
         let reply = match connect.socket.origin {
-            Origin::Inside => self.proceed_if_same(connect),
-            Origin::Handed => match self.give_back(listener, connect) {
+            Origin::Inside => self.proceed_if_same(&connect),
+            Origin::Handed => match self.give_back(listener, &connect) {
                 Ok(()) => NotifyReply::Proceed,
                 Err(_) => NotifyReply::Error(errno::EBADF),
             },
         };
-        listener.reply(&connect.call, reply)
+        connect.reply(listener, reply)
     }
 
     /// Another thread may have put another socket under the number since it was examined.

@@ -50,7 +50,8 @@ impl ConnectHandler {
         let placed = match self.place(listener, &connect, &properties, &given, to) {
             Ok(placed) => placed,
             Err(NotSwapped::Failed(error)) => {
-                let replied = listener.reply(&connect.call, reply_of(&error));
+                drop(given);
+                let replied = connect.reply(listener, reply_of(&error));
                 let error = error.raw_os_error();
                 self.agent.send_or_queue(FromConnects::Ended { number, error });
                 return replied;
@@ -58,7 +59,7 @@ impl ConnectHandler {
             Err(NotSwapped::Relayed(reason)) => {
                 // With a duplicate here, the destination would not see the end.
                 drop(given);
-                return self.relay_with_reason(listener, &connect, Some(number), to, reason);
+                return self.relay_with_reason(listener, connect, Some(number), to, reason);
             }
         };
         let Placed { state, has_registrations } = placed;
@@ -70,8 +71,8 @@ impl ConnectHandler {
         let local = local.and_then(|local| SocketAddr::try_from(local).ok());
         let started = local.map(|local| FromConnects::Started { number, local, progress });
         if connect.socket.flags.is_nonblocking {
-            listener.reply(&connect.call, NotifyReply::Error(errno::EINPROGRESS))?;
             drop(given);
+            connect.reply(listener, NotifyReply::Error(errno::EINPROGRESS))?;
             if let Some(started) = started {
                 self.agent.send_or_queue(started);
             }

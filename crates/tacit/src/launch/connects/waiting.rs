@@ -59,6 +59,14 @@ struct Watched {
     had_signal: bool,
 }
 
+impl Waiting {
+    /// Closes the duplicates of the program's sockets, as is necessary before an answer
+    /// ([`ConnectCall::reply`]).
+    fn into_call(self) -> Call {
+        self.call
+    }
+}
+
 impl WaitingConnects {
     /// The number of calls that wait.
     pub(super) fn len(&self) -> usize {
@@ -86,14 +94,14 @@ impl WaitingConnects {
         state: ConnectState,
     ) -> io::Result<Option<io::Error>> {
         if state != ConnectState::Connecting {
-            return finish(listener, &waiting);
+            return finish(listener, waiting);
         }
         let timeout = handed::connect_timeout(waiting.given.as_fd()).ok().flatten();
         let until = timeout.map(|timeout| Instant::now() + timeout);
         self.last_key += 1;
         let key = self.last_key;
         if let Err(error) = self.watch(key, &waiting.given) {
-            listener.reply(&waiting.call, reply_of(&error))?;
+            listener.reply(&waiting.into_call(), reply_of(&error))?;
             return Ok(Some(error));
         }
         self.calls.insert(key, Watched { waiting, until, had_signal: false });
@@ -147,7 +155,7 @@ impl WaitingConnects {
             }
             let Some(waiting) = self.take(key) else { continue };
             let number = waiting.number;
-            let error = finish(listener, &waiting).unwrap_or(None);
+            let error = finish(listener, waiting).unwrap_or(None);
             ended.push((number, error));
         }
         ended
@@ -186,7 +194,7 @@ impl WaitingConnects {
             let Some(waiting) = self.take(key) else { continue };
             if let Some(reply) = reply {
                 // An error means that all programs have ended.
-                let _ = listener.reply(&waiting.call, reply);
+                let _ = listener.reply(&waiting.into_call(), reply);
             }
         }
     }
@@ -227,11 +235,11 @@ impl Watched {
 ///
 /// # Errors
 /// The listener has failed.
-fn finish(listener: &mut NotifyListener, waiting: &Waiting) -> io::Result<Option<io::Error>> {
-    let Waiting { call, caller, given, old, .. } = waiting;
+fn finish(listener: &mut NotifyListener, waiting: Waiting) -> io::Result<Option<io::Error>> {
+    let Waiting { call, caller, given, old, .. } = &waiting;
     let error = match handed::connection_result(given.as_fd()) {
         Ok(()) => {
-            listener.reply(call, NotifyReply::Done)?;
+            listener.reply(&waiting.into_call(), NotifyReply::Done)?;
             return Ok(None);
         }
         Err(error) if error.raw_os_error() == Some(UNCONNECTED) => {
@@ -246,6 +254,6 @@ fn finish(listener: &mut NotifyListener, waiting: &Waiting) -> io::Result<Option
         // If this fails, the program keeps the handed socket, on which no call proceeds.
         let _ = listener.replace_descriptor(call, old.number, old.file.as_fd(), flags);
     }
-    listener.reply(call, reply_of(&error))?;
+    listener.reply(&waiting.into_call(), reply_of(&error))?;
     Ok(Some(error))
 }

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   agent ── Pass (request) ──> server ── Passed (numbers of the socket) ──> agent
-//!                                  └───── Answer (the socket itself) ──────> helper ──> program
+//!                                  └───── the socket itself, Answer ───────> helper ──> program
 //! ```
 //!
 //! The server answers the agent first, and the helper second. So the agent knows the socket before
@@ -31,7 +31,7 @@ use super::session::admit;
 use super::state::OtherEnd;
 use super::{ServedLink, Server, open};
 use crate::run::link::protocol::{LinkAnswer, PassRequest};
-use crate::run::protocol::{ToConnects, send_packet};
+use crate::run::protocol::send_with_socket;
 
 /// Opens a socket, and passes it to the helper at the other end of the channel.
 pub(super) async fn serve_pass(
@@ -68,9 +68,7 @@ pub(super) async fn serve_pass(
     note_opened(server, link, &opening, cookie);
     drop(pending);
     write(stream, &LinkAnswer::Passed { inode, cookie }, None).await?;
-    let passed = send_packet(&channel, &ToConnects::Answer(request.answer), &[socket.as_fd()]);
-    // The program may close its socket now.
-    drop(socket);
+    let passed = send_with_socket(&channel, request.answer, socket);
     drop(channel);
     // The run may have ended during the write.
     let mut state = link.state.borrow_mut();

@@ -501,7 +501,12 @@ mod tests {
             });
         let pass = (any::<[u64; 3]>(), any::<SocketAddr>()).prop_map(|(numbers, address)| {
             let [session, namespace, number] = numbers;
-            let answer = ConnectAnswer { number, to: Some(address), error: None };
+            let answer = ConnectAnswer {
+                number,
+                to: Some(address),
+                error: None,
+                socket_first: namespace % 2 == 0,
+            };
             let congestion_control = (number % 2 == 0).then(|| "cubic".to_owned());
             LinkRequest::Pass(PassRequest {
                 session,

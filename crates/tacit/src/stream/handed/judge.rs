@@ -37,6 +37,7 @@ use crate::run::link::protocol::OpenKind;
 use crate::run::protocol::{
     ConnectAnswer, ConnectProgress, ConnectQuestion, FromConnects, HelperReply, HelperRequest,
     REPLY_BYTES_MAX, REPORT_BYTES_MAX, RelayReason, ToConnects, receive_packet, send_packet,
+    send_with_socket,
 };
 use crate::run::{Outside, Scope};
 use crate::session::{Failure, Unreached, account};
@@ -196,8 +197,14 @@ impl ConnectJudge {
         let live = self.shared.live.load();
         if self.sent_generation != live.generation {
             let all = ToConnects::AskAbout(live.handable().to_vec());
-            send_packet(questions.get_ref(), &all, &[])?;
-            self.sent_generation = live.generation;
+            match send_packet(questions.get_ref(), &all, &[]) {
+                // The next message of the helper comes when there is room again.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                sent => {
+                    sent?;
+                    self.sent_generation = live.generation;
+                }
+            }
         }
         Ok(())
     }
@@ -217,7 +224,7 @@ impl ConnectJudge {
                 link: Arc::clone(link),
                 version,
                 to: judged.to,
-                number: question.number,
+                answer: given(&question, judged.to),
                 channel: link.passes().then(|| Arc::clone(questions.get_ref())),
                 congestion_control: self.congestion_control(),
                 under_way,
@@ -278,8 +285,9 @@ impl ConnectJudge {
                 let number = question.number;
                 let Judged { reserved, to, .. } = judged;
                 self.note_failed(reserved, question, to, &error);
-                let answer = ConnectAnswer { number, to: None, error: Some(errno) };
-                send_packet(questions.get_ref(), &ToConnects::Answer(answer), &[])
+                let answer =
+                    ConnectAnswer { number, to: None, error: Some(errno), socket_first: false };
+                without_room(send_packet(questions.get_ref(), &ToConnects::Answer(answer), &[]))
             }
         }
     }
@@ -296,10 +304,9 @@ impl ConnectJudge {
         let Ok(expected) = self.table.expect(identity) else {
             return self.leave(questions, &question, Some(RelayReason::Kernel));
         };
-        let answer = ToConnects::Answer(given(question.number, judged.to));
+        let answer = given(&question, judged.to);
         self.note_pending(question, judged, expected);
-        // The helper has a limited number of questions without an answer, so the buffer has room.
-        send_packet(questions.get_ref(), &answer, &[socket.as_fd()])
+        without_room(send_with_socket(questions.get_ref(), answer, socket))
     }
 
     /// The helper has, or soon gets, the socket for a question.
@@ -325,8 +332,9 @@ impl ConnectJudge {
         if let Some(reason) = reason {
             self.scope.run().note_relayed(question.remote, reason);
         }
-        let answer = ConnectAnswer { number: question.number, to: None, error: None };
-        send_packet(questions.get_ref(), &ToConnects::Answer(answer), &[])
+        let number = question.number;
+        let answer = ConnectAnswer { number, to: None, error: None, socket_first: false };
+        without_room(send_packet(questions.get_ref(), &ToConnects::Answer(answer), &[]))
     }
 
     /// A socket without options of the agent: the program gets what it would get without tacit.
@@ -447,8 +455,8 @@ struct WantedSocket {
     link: Arc<LinkClient>,
     version: IpVersion,
     to: SocketAddr,
-    /// The number of the question.
-    number: u64,
+    /// The answer that the helper gets with the socket.
+    answer: ConnectAnswer,
     /// The channel on which the link passes the socket to the helper; `None` if the agent does.
     channel: Option<Arc<OwnedFd>>,
     congestion_control: Option<String>,
@@ -482,7 +490,7 @@ impl WantedSocket {
         };
         match &self.channel {
             Some(channel) => {
-                let answer = given(self.number, self.to);
+                let answer = self.answer;
                 let congestion_control = self.congestion_control.clone();
                 self.link.pass(address, congestion_control, answer, channel.as_fd()).await
             }
@@ -491,9 +499,19 @@ impl WantedSocket {
     }
 }
 
-/// The answer that comes with a socket.
-fn given(number: u64, to: SocketAddr) -> ConnectAnswer {
-    ConnectAnswer { number, to: Some(to), error: None }
+/// The result of sending an answer. An answer without room is lost: after its waiting time, the
+/// helper has the connection relayed, and reports this.
+fn without_room(sent: io::Result<()>) -> io::Result<()> {
+    match sent {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+        sent => sent,
+    }
+}
+
+/// The answer that gives a program a socket.
+fn given(question: &ConnectQuestion, to: SocketAddr) -> ConnectAnswer {
+    let ConnectQuestion { number, socket_first, .. } = *question;
+    ConnectAnswer { number, to: Some(to), error: None, socket_first }
 }
 
 /// Waits for a message of the helper; `None` if it has ended.

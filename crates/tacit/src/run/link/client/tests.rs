@@ -182,7 +182,7 @@ fn passed(receiver: Receiver) -> (PassedSocket, Option<Frame<ToConnects>>) {
         assert!(link.passes());
         let (near, far) = query::pair().unwrap();
         let to: SocketAddr = "192.0.2.1:80".parse().unwrap();
-        let answer = ConnectAnswer { number: 9, to: Some(to), error: None };
+        let answer = ConnectAnswer { number: 9, to: Some(to), error: None, socket_first: false };
         let socket = link.pass(to, None, answer, near.as_fd()).await.unwrap();
         drop(near);
         (socket, receive_packet::<ToConnects>(&far, &mut [0; 1024]).unwrap())
