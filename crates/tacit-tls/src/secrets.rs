@@ -108,8 +108,9 @@ pub(super) struct NextKey {
 
 impl Secret {
     fn new(secret: &[u8]) -> Option<Self> {
-        let is_length = |hash: &Algorithm| hash.len() == secret.len();
-        [HKDF_SHA256, HKDF_SHA384].iter().find(|hash| is_length(hash))?;
+        if ![HKDF_SHA256, HKDF_SHA384].iter().any(|hash| hash.len() == secret.len()) {
+            return None;
+        }
         let mut bytes = Zeroizing::new([0; SECRET_BYTES_MAX]);
         bytes.get_mut(..secret.len())?.copy_from_slice(secret);
         Some(Self(bytes))

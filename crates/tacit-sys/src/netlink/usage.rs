@@ -53,7 +53,7 @@ pub enum Destroyed {
 /// # Errors
 /// The error of `socket` or `bind`.
 pub fn watch_destroyed() -> io::Result<OwnedFd> {
-    watch_groups(DESTROY_GROUPS)
+    watch_groups(DESTROY_GROUP_BITS)
 }
 
 /// Ends the reports on a socket of [`watch_destroyed`]. Each report costs CPU time, and there is
@@ -76,9 +76,7 @@ pub fn resume_destroyed(watched: BorrowedFd<'_>) -> io::Result<()> {
 
 fn change_memberships(watched: BorrowedFd<'_>, name: libc::c_int) -> io::Result<()> {
     let option = OptionName { level: libc::SOL_NETLINK, name };
-    // Groups are numbered from 1, and group 1 is bit 0.
-    let groups = (1..).zip(0..u32::BITS).filter(|(_, bit)| DESTROY_GROUPS & (1 << bit) != 0);
-    groups.map(|(group, _)| group).try_for_each(|group: i32| set_option(watched, option, group))
+    DESTROY_GROUPS.into_iter().try_for_each(|group| set_option(watched, option, group))
 }
 
 /// The two sockets with which another process reads the usage of the sockets of a network
@@ -190,7 +188,7 @@ pub enum Ended {
 /// # Errors
 /// The error of `socket` or `bind`.
 pub fn watch_ended() -> io::Result<OwnedFd> {
-    watch_groups(DESTROY_GROUPS | DATAGRAM_DESTROY_GROUPS)
+    watch_groups(DESTROY_GROUP_BITS | DATAGRAM_DESTROY_GROUP_BITS)
 }
 
 /// Reads the next message about a socket that was destroyed; `None` if none waits.
@@ -250,10 +248,12 @@ fn usage_of(message: &[u8]) -> Option<TcpUsage> {
     })
 }
 
-/// `SKNLGRP_INET_TCP_DESTROY` and `SKNLGRP_INET6_TCP_DESTROY` as bits.
-const DESTROY_GROUPS: u32 = 1 << 0 | 1 << 2;
-/// The same for UDP.
-const DATAGRAM_DESTROY_GROUPS: u32 = 1 << 1 | 1 << 3;
+/// `SKNLGRP_INET_TCP_DESTROY` and `SKNLGRP_INET6_TCP_DESTROY`.
+const DESTROY_GROUPS: [i32; 2] = [1, 3];
+/// The same as bits.
+const DESTROY_GROUP_BITS: u32 = 1 << 0 | 1 << 2;
+/// The groups for UDP as bits.
+const DATAGRAM_DESTROY_GROUP_BITS: u32 = 1 << 1 | 1 << 3;
 /// Has room for some thousand sockets; the system may limit this size.
 const BUFFER_BYTES: usize = 4 * 1024 * 1024;
 /// The kernel sends less than 600 bytes for each socket.
