@@ -265,6 +265,7 @@ fn routing_rules_that_another_program_removes_are_dropped_packets_until_they_are
             until_true there
         done
         ask 192.0.2.2 4433 marked
+        until_true grep -q 'removed the routing rules' host.log
         grep -c 'removed the routing rules' host.log
         seen marked"#,
         "
@@ -286,6 +287,7 @@ fn another_helper_captures_the_host_when_the_first_has_ended() {
         kill -9 $(pgrep -x -P $(pgrep -P $agent) tacit-host)
         started() { grep -c 'run-began run=host' host.log | grep -qx 2; }
         until_true started
+        until_true grep -q 'error host-helper-ended' host.log
         grep -o 'error host-helper-ended' host.log
         ask 192.0.2.2 4433 marked
         python3 peer.py flush
@@ -314,6 +316,7 @@ fn without_a_helper_and_a_supervisor_the_capture_stays_and_a_reload_is_refused()
         ended() { grep -q host-helper-ended host.log; }
         until_true ended
         ask 192.0.2.2 4433 marked
+        until_true grep -q 'error restart-refused' host.log
         grep -o 'error restart-refused' host.log
         ./tacit show runs --control host.sock --json | grep -o '"host": true'
         sed -i 's/remote-ports = 4433/remote-ports = 4499/' host.toml

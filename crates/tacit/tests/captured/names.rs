@@ -431,6 +431,7 @@ P
         capture
         python3 client.py many 0 2048
         lookup n2048.far.example; lookup n0.far.example | grep -c 10.0.0.0; lookup none.org
+        until_true grep -q 'name-not-learnt.*name=n2048.far.example' host.log
         grep -o 'name-not-learnt.*name=n2048.far.example' host.log | uniq
         kill -9 $(pgrep -P $agent); wait $agent
         capture

@@ -276,6 +276,7 @@ fn without_what_systemd_adds_the_agent_decides_about_units_until_the_helper_has_
         to_agent() {{ ask 192.0.2.2 8001 word >/dev/null; [ "$(connections others)" -gt 1 ]; }}
         until_true to_agent
         in_unit ask 192.0.2.2 8001 word
+        until_true grep -q unit-not-matched host.log
         grep -c unit-not-matched host.log
         seen marked"#
     );
@@ -330,6 +331,7 @@ fn with_a_systemd_that_is_too_old_drop_ins_do_not_count() {
         in_unit ask 192.0.2.2 8001 word
         ask 192.0.2.2 8001 word
         connections denied others
+        until_true grep -q unit-not-matched host.log
         grep -c unit-not-matched host.log"#
     );
     let wanted = "

@@ -54,6 +54,7 @@ fn one_port_serves_clients_with_and_without_tls() {
         let output = curl(&lab, source, url);
         assert!(gets_the_page(&output), "{source} {url}: {output:?}");
     }
+    agent.wait_for_log("accepted-in-clear");
     let log = agent.log();
     assert!(log.contains("accepted-in-clear") && log.contains("127.0.0.2"), "{log}");
     // The audit log is written after a client has its answer.

@@ -331,6 +331,7 @@ fn a_program_is_not_started_more_often_than_starts() {
         assert!(!ping(&mut connect(("127.0.0.1", port))));
     }
     agent.wait_for_log("the program was started 3 times in 10 s");
+    agent.wait_for_log("exit status 1");
     let log = agent.log();
     assert!(log.contains("program-failed") && log.contains("exit status 1"), "{log}");
 }

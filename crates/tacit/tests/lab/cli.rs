@@ -2,7 +2,7 @@
 
 use std::process::Output;
 
-use crate::harness::{Lab, TACIT, text_of};
+use crate::harness::{Lab, TACIT, text_of, wait_for};
 use crate::public::Public;
 use crate::run::ORDINARY;
 
@@ -186,8 +186,10 @@ fn a_run_that_cannot_start_is_reported_once() {
     let said = text_of(&output);
     assert_eq!(output.status.code(), Some(125), "{said}");
     assert_eq!(said.matches("cannot listen on 192.0.2.10:8080").count(), 1, "{said}");
-    let log = std::fs::read_to_string(lab.path("tacit/run.log")).unwrap();
-    assert_eq!(log.matches(" error run-refused ").count(), 1, "{log}");
+    // The agent ends a little later than the command.
+    let log = || std::fs::read_to_string(lab.path("tacit/run.log")).unwrap_or_default();
+    wait_for("the line of the log", || log().contains(" error run-refused "));
+    assert_eq!(log().matches(" error run-refused ").count(), 1, "{}", log());
 }
 
 /// Becomes a user without a runtime directory.

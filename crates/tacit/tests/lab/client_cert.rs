@@ -298,6 +298,7 @@ fn a_map_entry_with_warn_accepts_and_warns_until_it_denies() {
     );
     let warned = tls["peer"]["warned"].as_str().unwrap();
     assert!(warned.starts_with("[[map.people]] in line "), "{tls}");
+    agent.wait_for_log(" warn certificate-warned ");
     let log = agent.log();
     assert_eq!(waived(&agent), ["invalid 0", "revocation-unknown 0", "warned 1"]);
     let line = log_of(&log, " warn certificate-warned ", &audit_of(&agent, client.port()));

@@ -164,6 +164,7 @@ fn lftp_reaches_a_clear_server_through_tls_in_every_mode() {
         for mode in [DataMode::Passive, DataMode::Active] {
             lftp(&lab, &format!("{scheme}://localhost:{port}"), mode, LFTP_TLS);
         }
+        agent.wait_for_log("parent=1 ");
         let log = agent.log();
         assert!(!log.contains(" warn failed "), "{log}");
         assert!(log.contains("parent=1 "), "{log}");
@@ -214,6 +215,8 @@ fn clear_clients_reach_a_server_that_requires_tls_and_resumption() {
          \x20 client.quit()\n"
     );
     assert_eq!(ok(&lab, "python3", &["-c", &script]), "['hello'] [] 0\n".repeat(2));
+    agent.wait_for_log("parent=");
+    agent.wait_for_log("check=valid");
     let log = agent.log();
     assert!(!log.contains(" warn failed "), "{log}");
     assert!(log.contains("parent=") && log.contains("check=valid"), "{log}");

@@ -135,8 +135,9 @@ fn sources_and_rules_have_limits_of_connections() {
         assert!(refused.contains(text), "{text}: {refused}");
     }
     agent.wait_for_log(" warn denied ");
-    let audit = agent.audit();
-    assert_eq!(audit.matches("\"why\":\"limit\"").count(), 2, "{audit}");
+    let audited = || agent.audit().matches("\"why\":\"limit\"").count();
+    wait_for("both audit lines", || audited() >= 2);
+    assert_eq!(audited(), 2, "{}", agent.audit());
     drop(first);
     wait_for("room", || ping(&mut connect_from("127.0.0.2", to)));
 }

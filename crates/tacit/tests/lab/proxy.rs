@@ -92,7 +92,8 @@ fn a_header_before_tls_is_read_with_and_without_the_hello() {
         assert_eq!(one["client"], CLIENT, "{shown}");
         assert_eq!(one["remote"], format!("127.0.0.1:{}", client.port()), "{shown}");
     }
-    assert!(agent.audit().contains(&format!("\"remote\":\"{CLIENT}\"")), "{}", agent.audit());
+    let remote = format!("\"remote\":\"{CLIENT}\"");
+    crate::harness::wait_for("the audit line", || agent.audit().contains(&remote));
 }
 
 #[test]

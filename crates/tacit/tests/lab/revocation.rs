@@ -66,6 +66,7 @@ fn soft_revocation_accepts_and_warns_without_a_current_crl() {
     let tls = &shown[0]["tls"];
     assert_eq!(tls["check"]["result"], "revocation-unknown", "{shown}");
     assert_eq!(tls["peer"]["identity"], NAME, "{shown}");
+    agent.wait_for_log(" warn revocation-unknown ");
     let log = agent.log();
     let line = log.lines().find(|line| line.contains(" warn revocation-unknown ")).unwrap();
     assert!(line.contains("the CRL of the CA CN=corp CA in [trust.corp] expired at"), "{line}");

@@ -59,6 +59,7 @@ fn a_server_with_a_wrong_certificate_receives_no_data() {
         assert_eq!(seen["got"], "", "{name}: {seen}");
         assert!(seen["error"].is_string(), "{name}: the server is told: {seen}");
         agent.wait_for_log(words);
+        agent.wait_for_log(&format!("rule={name} "));
         let log = agent.log();
         let line = log.lines().find(|line| line.contains(&format!("rule={name} "))).unwrap();
         assert!(line.contains(words) && line.contains(" warn failed "), "{name}: {line}");

@@ -284,7 +284,7 @@ fn optional_serves_in_clear_and_reports_it() {
     assert_eq!((&shown["bytes-in"], &shown["bytes-out"]), (&total.into(), &total.into()));
     let table = agent.ok(&["show", "connections"]);
     assert!(table.lines().nth(1).unwrap().contains(" clear "), "{table}");
-    assert!(agent.log().contains("starttls=clear"), "{}", agent.log());
+    agent.wait_for_log("starttls=clear");
     assert_eq!(exchange(stream, b"the end"), b"the end");
 }
 

@@ -116,6 +116,7 @@ fn a_successor_skips_the_targets_that_are_down() {
     assert!(table.contains(&format!(" ({}),{} ", at(first), at(second))), "{table}");
     // It is skipped: were it tried, a second line would say that it is down.
     assert_eq!(reached(listen), "second");
+    agent.wait_for_log(" target-down ");
     assert_eq!(lines(&agent, "target-down"), 1, "{}", agent.log());
 }
 

@@ -325,6 +325,7 @@ fn a_run_has_a_limit_of_connections() {
             (exec 7<>/dev/tcp/clear.example/9000) 2>/dev/null && echo three
             exec 5<&-; sleep 0.5
             (exec 7<>/dev/tcp/clear.example/9000) && echo again'
+        until_true grep -q ' warn denied .* why=limit .*connections-per-run' scratch/own.log
         grep -m 1 -c ' warn denied .* why=limit .*connections-per-run' scratch/own.log"#);
     assert_eq!(said, "two\nagain\n1\n");
 }

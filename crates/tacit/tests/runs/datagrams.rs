@@ -206,7 +206,7 @@ s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
 s.sendto(b\"all\", (\"255.255.255.255\", 5000))
 s.sendto(b\"one\", (\"10.9.8.7\", 5000))
 print(s.recvfrom(9)[0].decode())' 2>log
-         sleep 0.2; grep -c all server.log; cat log >&2";
+         sleep 0.2; grep -c all server.log; until_true grep -q datagrams-dropped log; cat log >&2";
     let said = network("").script(script);
     let text = crate::harness::text_of(&said);
     assert!(text.contains("one\n0"), "{text}");
@@ -246,7 +246,7 @@ fn flows_are_shown_counted_and_closed() {
         until_true gone
         echo again >&7; until_true grep -q again said
         exec 7>&-; wait $program
-        until_true grep -q run-ended agent.log
+        until_true grep -q 'or the run has ended' agent.log
         cat agent.log >&2
     "#;
     let output = network(AGENT).script(script);
@@ -298,6 +298,7 @@ fn the_datagram_at_which_a_new_policy_ends_a_flow_is_reported_once() {
         show refused | tr -d ' \n'; echo
         show rules | tr -d ' \n' | grep -o '"hits":[0-9]*' | tr '\n' ' '
         exec 7>&-; wait $program
+        until_true grep -q ' warn denied rule=but kind=datagram ' agent.log
         cat agent.log >&2
     "#;
     let output = network(AGENT).script(script);
@@ -350,6 +351,7 @@ fn datagrams_in_all_sockets_of_a_flow_arrive_when_a_new_policy_ends_the_flow() {
         until_true sh -c '[ $(grep -c late late.log) = 40 ]'
         exec 7>&-; wait $program
         sort -u late.log | grep -c "^5005 late"; sort -u late.log | grep -c "^5006 late"
+        until_true grep -q run-ended agent.log
         grep -c datagrams-dropped agent.log
     "#;
     let said = network(AGENT).script(script);

@@ -152,6 +152,7 @@ P
         ordinary ./tacit restart --control $control >/dev/null
         until_true succeeded $control ordinary
         touch scratch/go; wait $client; cat said
+        until_true grep -q 'a new agent has taken over' run.log
         grep -o 'a new agent has taken over' run.log"#);
     let wanted =
         "hello\n425 Cannot open a data connection now.\nhello\na new agent has taken over\n";

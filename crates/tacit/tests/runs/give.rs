@@ -52,7 +52,7 @@ give() {
     ordinary ./tacit link give "$@" | sed 's/[0-9]\+/PID/'
     wait $taker; echo "taker $?"
     seq 0 19999 | sed 's/^/line /' | cmp - <(cat scratch/read scratch/rest) && echo equal
-    cat server.log
+    until_true grep -q answers server.log; cat server.log
 }
 "#;
 

@@ -137,7 +137,9 @@ fn a_cable_that_is_out_for_a_moment_loses_nothing_and_for_long_the_sockets() {
         until [ -e lost ]; do kill -0 $run || break; sleep 0.1; done
         ip link set far0 up; touch in
         wait $run; cat seen
+        until_true grep -q link-lost run.log
         grep -o link-lost run.log
+        until_true grep -q link-sockets-lost near.log
         grep -o 'link-sockets-lost.*' near.log | grep -o 'sockets=[0-9]*'
         until_true idle
         [ $(descriptors) = $before ] && echo same"#

@@ -133,6 +133,7 @@ fn a_socket_that_a_new_policy_denies_while_it_is_opened_is_not_passed_on() {
         sed -i '/^name = "out"/,/^permit/s/^permit = true/deny = true/' link.toml
         kill -HUP $LINK; until_true grep -q link-reloaded link.log; touch accept
         wait $run; cat seen
+        until_true grep -q link-closed link.log
         grep -o 'link-closed.*' link.log | grep -o 'rule `out` of the link guest denies tcp'"#
     ));
     assert_eq!(said, "10.9.8.7:8090 ECONNREFUSED\nrule `out` of the link guest denies tcp\n");
@@ -145,6 +146,7 @@ fn the_policy_of_the_other_side_decides_which_sockets_a_link_opens() {
          2>&1; await $port; done\n\
          {CONNECT}\nlinked python3 connect.py 10.9.8.7:8083 2>/dev/null; sleep 1.1\n\
          linked python3 connect.py 10.9.8.7:8095 2>/dev/null\n\
+         until_true grep -q 'reason=.no rule' link.log\n\
          grep -o 'reason=.*' link.log; grep -c GET at.8083 at.8095\n\
          sed -i 's/deny = true/permit = true/' link.toml; kill -HUP $LINK\n\
          until_true grep -q link-reloaded link.log\n\
@@ -303,6 +305,7 @@ END
         kill -9 $LINK; touch killed
         until_true [ -e refused ]
         serve; wait $run; cat seen
+        until_true grep -q link-lost run.log
         grep -o 'link-lost\|link-restored' run.log"#);
     assert_eq!(said, "served\nrefused\nserved\nlink-lost\n");
 }
@@ -447,6 +450,7 @@ END
         ordinary ./tacit link status $AT --metrics | grep '^tacit_link_[orf].*total'
         touch shown; wait $run
         ordinary ./tacit link trace $AT off
+        until_true grep -q 'link-request.*address=10.9.8.7:8081' link.log
         grep link-request link.log | grep -o 'kind=.*'
         kill $LINK; until_true [ ! -e $AT ]
         ordinary ./tacit link status $AT | sed -n 2p"#);

@@ -183,6 +183,7 @@ while connect()[1]:
 print("again")
 END
         linked python3 many.py 2>/dev/null; until_true idle
+        until_true grep -q 'already has 16 open sockets' link.log
         grep -o 'already has 16 open sockets' link.log | head -1"#);
     assert_eq!(said, "4\nagain\nalready has 16 open sockets\n");
 }

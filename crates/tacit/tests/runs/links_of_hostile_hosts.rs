@@ -51,6 +51,7 @@ fn idle_sockets_of_a_host_do_not_keep_others_from_a_link() {
         for one in 1 2 3; do
             linked curl -sS -o /dev/null -w '%{http_code}\n' http://10.9.8.7:8080/
         done
+        until_true grep -q 'peer=192.168.78.1:.*in favour' far.log
         grep -o 'peer=192.168.78.1:.*in favour' far.log | head -1 | grep -o favour"#);
     assert_eq!(said, "200\n200\n200\nfavour\n");
 }
@@ -176,6 +177,7 @@ fn a_new_policy_of_a_link_closes_what_it_denies() {
         r#"
         sed -i '/^name = "out"/,$s/^permit = true/deny = true/' far.link.toml
         kill -HUP $FAR; wait $run; cat seen
+        until_true grep -q link-closed far.log
         grep -o 'link-closed.*' far.log | grep -o 'rule `out` of the link far denies tcp'"#
     ));
     assert_eq!(said, "reset\nrule `out` of the link far denies tcp\n");
@@ -188,6 +190,7 @@ fn a_host_that_is_no_longer_trusted_loses_its_sessions() {
         r#"
         sed -i "s,^ca = .*,ca = \"$TMPDIR/others/ca.pem\"," far.link.toml
         kill -HUP $FAR; wait $run; cat seen
+        until_true grep -q link-closed far.log
         grep -o 'link-closed.*' far.log | grep -o 'the certificate of the remote host.*trusted'
         until_true idle"#
     ));
@@ -216,6 +219,7 @@ END
         sed -i '/^name = "out"/,/^permit/s/^permit = true/deny = true/' far.link.toml
         kill -HUP $FAR; until_true grep -q link-reloaded far.log; touch accept
         wait $ask; cat seen
+        until_true grep -q link-closed far.log
         grep -o 'link-closed.*' far.log | grep -o 'rule `out` of the link far denies tcp'"#
     ));
     assert_eq!(said, "None\nrule `out` of the link far denies tcp\n");
@@ -260,6 +264,7 @@ END
         sed -i "s,^ca = .*,ca = \"$TMPDIR/others/ca.pem\"," far.link.toml
         kill -HUP $FAR; until_true grep -q link-reloaded far.log; touch revoked
         wait $raw; cat seen
+        until_true grep -q 'link-refused.*run=raw' far.log
         grep -o 'link-refused.*' far.log | grep -o 'run=raw.*trusted'"#);
     assert_eq!(
         said,
@@ -301,6 +306,7 @@ END
         start nsenter --net --target $NEAR $USER_OF_RUNS python3 without.py \
             ./tacit link serve --policy near.link.toml 2>>near.log; SERVER=$!
         until_true info
+        until_true grep -q 'part=mirror-.* next' near.log
         grep -o 'part=mirror-.* next' near.log
         linked curl -sS -o /dev/null -w '%{http_code}\n' http://10.9.8.7:8080/ 2>/dev/null"#);
     assert_eq!(said, "part=mirror-files error=\"this kernel has no Landlock\" next\n200\n");
@@ -322,6 +328,7 @@ fn changed_files_of_a_link_take_effect_without_a_signal() {
         served && echo still
         cp $TMPDIR/others/ca.pem $PKI/guests.pem
         wait $run; cat seen
+        until_true grep -q link-closed far.log; until_true grep -q files-reloaded far.log
         grep -o 'files-reloaded' far.log
         grep -o 'link-closed.*' far.log | grep -o 'the certificate of the remote host.*trusted'
         served || echo rejected
@@ -369,6 +376,7 @@ END
             ./tacit run --link $TMPDIR/other.sock --policy run.toml --log stderr -- \
             curl -sS -o /dev/null -w '%{http_code}\n' http://10.9.8.7:8080/ 2>/dev/null
         touch done; wait $run
+        until_true grep -q 'already has 4 open sockets' far.log
         grep -o 'other side of the link already has 4 open sockets' far.log | head -1"#);
     assert_eq!(said, "4 16\n200\nother side of the link already has 4 open sockets\n");
 }

@@ -150,7 +150,8 @@ fn connect_fails_with_the_error_of_the_other_host_and_its_policy_decides() {
             "start python3 -m http.server --bind 10.9.8.7 8083 >at.8083 2>&1; await 8083\n\
              {CONNECT}\nlinked python3 connect.py 10.9.8.7:8080 10.9.8.7:8081 10.9.9.9:8080 \
              10.9.8.7:8083 2>/dev/null\n\
-             grep -o 'reason=.*' far.log; grep -c GET at.8083 || true"
+             until_true grep -q reason= far.log; grep -o 'reason=.*' far.log\n\
+             grep -c GET at.8083 || true"
         ));
         assert_eq!(
             said,
@@ -362,7 +363,9 @@ END
             kill -9 $FAR; touch killed
             until_true [ -e refused ]
             serve_far; wait $run; cat seen
+            until_true grep -q link-lost run.log
             grep -o 'link-lost' run.log
+            until_true grep -q link-sockets-lost near.log
             grep -o 'link-sockets-lost.*sockets=[0-9]*' near.log | grep -o 'sockets=.*'"#);
         assert_eq!(said, "served\nheld: reset\nrefused\nserved\nlink-lost\nsockets=1\n");
     }

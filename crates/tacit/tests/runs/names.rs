@@ -224,6 +224,7 @@ fn a_name_fails_at_once_where_no_resolver_listens() {
         direct timeout 4 bash -c "$asked"
         RUN_OPTIONS="--log stderr"
         run timeout 4 bash -c "$asked" 2>run.log
+        until_true grep -q 'resolver-failed resolver=127.0.0.3:53' run.log
         grep -o 'resolver-failed resolver=127.0.0.3:53 error=".*"' run.log"#);
     let refused =
         "resolver-failed resolver=127.0.0.3:53 error=\"Connection refused (os error 111)\"";

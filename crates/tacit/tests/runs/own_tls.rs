@@ -42,6 +42,7 @@ fn a_program_with_its_own_tls_is_refused_and_the_fix_is_reported() {
     let said = network("").ok(&format!(
         "run {FETCH} http://tls.example:8443/file.txt
          run {FETCH} https://tls.example:8443/file.txt 2>&1 | grep -o 'alert access denied'
+         until_true grep -q ' warn own-tls-refused ' $log
          grep -o ' warn own-tls-refused .*on-tls = .*pass.*' $log | grep -c ' rule=web '
          ordinary openssl s_client -connect 10.9.8.8:8443 -CAfile anchor.pem </dev/null 2>&1 |
              grep -q 'Verify return code: 0' && echo verified"

@@ -169,6 +169,7 @@ fn denied_connections_are_logged() {
         log=$HOME/.local/state/tacit/run.log
         run bash -c 'getent ahostsv4 bad.example; exec 3<>/dev/tcp/192.0.2.9/80' 2>/dev/null
         until_true grep -q 'destination=192.0.2.9:80' $log
+        until_true grep -q 'destination=bad.example' $log
         # What repeats is written at the end of its second, or of the agent.
         grep -m 1 -c ' denied rule=no-name kind=name .* destination=bad.example why=denied' $log
         grep -c ' warn denied rule=no-address kind=connection .* why=denied' $log"#);
@@ -225,10 +226,12 @@ fn the_log_of_a_run_goes_where_the_command_line_says() {
             [ $destination != stderr ] || until_true grep -q ' warn denied ' $err
             grep -m 1 -c ' warn denied ' $err
         done
+        until_true grep -q ' warn denied ' scratch/own.log
         grep -m 1 -c ' warn denied ' scratch/own.log
         grep -c ' info ' scratch/own.log
         RUN_OPTIONS='--log ./scratch/all.log --log-level info'
-        run true; grep -m 1 -c ' info ' scratch/all.log
+        run true; until_true grep -qs ' info ' scratch/all.log
+        grep -m 1 -c ' info ' scratch/all.log
         ls $HOME/.local 2>/dev/null
         RUN_OPTIONS='--log ./missing/own.log'
         run true 2>err; echo status $?

@@ -93,7 +93,13 @@ fn refused_sockets_are_audited_with_their_number() {
             tr -d ' ' | grep -q '"count":5'; }
         ordinary ./tacit run --agent scratch/enrol -- sh -c '
             python3 make.py 40 40 40 40 40; sleep 0.3'
-        until_true counted
+        audited() {
+            python3 -c 'import json
+lines = [json.loads(line) for line in open("scratch/audit")]
+of_sockets = [int(one.get("times", 1)) for one in lines if one.get("kind") == "socket"]
+assert sum(of_sockets) >= 5' 2>/dev/null
+        }
+        until_true counted; until_true audited
         cat scratch/audit"#);
     let lines = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let sockets: Vec<_> = lines.filter(|line| line["kind"] == "socket").collect();
@@ -111,7 +117,9 @@ fn the_name_of_a_program_does_not_control_the_terminal_of_the_operator() {
         name=$'scratch/a\nb\e[31m'
         cp /usr/bin/python3 "$name"
         refused '"$(echo scratch/a?b*)" make.py 40' show refused
-        grep -c 'destination=AF_VSOCK' $HOME/.local/state/tacit/run.log"#);
+        log=$HOME/.local/state/tacit/run.log
+        until_true grep -q 'destination=AF_VSOCK' $log
+        grep -c 'destination=AF_VSOCK' $log"#);
     assert!(!said.contains('\u{1b}'), "{said:?}");
     let [headings, row, "1"] = *said.lines().collect::<Vec<_>>() else { panic!("{said}") };
     assert!(headings.starts_with("LAST"), "{said}");
@@ -180,6 +188,7 @@ fn a_nested_run_refuses_the_same_sockets() {
         run bash -c './tacit run --policy inner.toml -- python3 make.py 40 io_uring 2; \
             python3 make.py 17'
         until_true grep -q 'destination=AF_PACKET' $log
+        until_true grep -q 'refused-sockets-unreported' $log
         grep -c 'refused-sockets-unreported' $log; grep -c 'destination=AF_VSOCK' $log || true"#);
     assert_eq!(said, "40 EAFNOSUPPORT\nio_uring ENOSYS\n2 made\n17 EAFNOSUPPORT\n1\n0\n");
 }

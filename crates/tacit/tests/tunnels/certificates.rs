@@ -84,7 +84,7 @@ fn a_peer_with_a_certificate_of_another_ca_gets_no_packet() {
         control show ike | grep -o 'cannot verify the peer with .trust.'
         touch scratch/end; wait $program
         grep -o 'timed out' run.log
-        grep -q 'ike-failed.*cannot verify the peer with .trust.' agent.log || fail reason
+        until_true grep -q 'ike-failed.*cannot verify the peer with .trust.' agent.log
         clear"
     ));
     assert_eq!(text, "cannot verify the peer with [trust.\ntimed out\nonly UDP 4500\n");

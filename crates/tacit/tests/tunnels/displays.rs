@@ -226,9 +226,10 @@ fn the_audit_log_has_failures_and_dropped_packets() {
             while [ ! -e scratch/again ]; do sleep 0.05; done
             curl -sS -m 0.3 http://10.2.0.1/' >/dev/null & program=$!
         failed() { control show ike | grep -q ' failed '; }
-        until_true failed
+        until_true failed; until_true has ike-failed
         grep -c ike-failed scratch/audit
         touch scratch/again; wait $program
+        until_true has 'tunnel-packet-dropped.*10.2.0.1:80'
         cat scratch/audit",
     );
     assert!(text.starts_with("1\n"), "one attempt, one record: {text}");
@@ -256,6 +257,7 @@ fn packets_that_no_tunnel_takes_are_refused_and_counted_by_tunnel() {
         control show refused --json | tr -d '\n'; echo
         control show metrics | grep 'tacit_refused_total.*no-tunnel'
         control show metrics | grep 'tacit_tunnel_refused_total{'
+        until_true grep -q 'denied.*no-tunnel' agent.log
         grep 'denied.*no-tunnel' agent.log | head -n 1
         ended; clear",
     );

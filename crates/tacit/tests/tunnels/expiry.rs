@@ -154,6 +154,7 @@ fn after_a_sleep_of_hours_the_keys_have_expired_and_a_new_ike_sa_follows() {
         said() {{ [ \"$(grep -c 'from behind' scratch/said 2>/dev/null)\" -ge \"$1\" ]; }}
         opened() {{ [ \"$(grep -c ike-established agent.log)\" = $1 ]; }}
         until_true said 1
+        until_true grep -q ike-established agent.log
         opened 1 || fail 'several IKE SAs'
         asleep 7200
         until_true grep -q 'kind=keys-expired' agent.log

@@ -50,7 +50,7 @@ fn scenario(steps: &str) -> String {
 fn tshark_decrypts_tunnels_with_the_keys_of_a_trace() {
     let text = scenario(&format!(
         r#"{TRACED}
-        grep -q 'trace-started.*tunnels to' agent.log || fail log
+        until_true grep -q 'trace-started.*tunnels to' agent.log
         [ "$(stat -c %a scratch/keys)" = 600 ] || fail mode
         all=$(decrypted keys esp)
         good=$(decrypted keys 'esp.icv_good == 1 and not _ws.malformed')

@@ -232,6 +232,7 @@ time.sleep(100)'
         until_true taken
         agent
         enrolled curl -sS -m 20 http://10.2.0.1/
+        until_true grep -q 'ike-port-not-available .*branch' agent.log
         grep -c 'ike-port-not-available .*branch' agent.log"#;
     let text = Scenario { rules: ALL, inner: "\"10.1.0.1\"", steps }.output();
     assert_eq!(text, "from behind\n1\n");

@@ -192,6 +192,7 @@ fn manual_sas_are_shown_explained_logged_and_audited_without_their_keys() {
         control show policy | grep -c keys-in
         control explain --direction outbound --remote 10.2.0.1:8080 2>&1 |
             grep -o 'through a tunnel to the peer \[sa.far\]'
+        until_true grep -q 'sa-installed' agent.log; until_true grep -q 'sa-installed' scratch/audit
         grep -o 'sa-installed' agent.log scratch/audit
         for secret in $(grep -hv '^#' near/*.keys); do
             grep -rq "$secret" agent.log scratch/audit && fail secret
@@ -201,7 +202,8 @@ fn manual_sas_are_shown_explained_logged_and_audited_without_their_keys() {
         enrolled sh -c 'cat near/in.keys' 2>&1 | grep -c '[0-9a-f]\{32\}'
         touch scratch/end; wait $program
         gone() { control show sa --json | grep -q '"tunnels": \[\]'; }
-        until_true gone; grep -o 'sa-removed' agent.log"#,
+        until_true gone; until_true grep -q 'sa-removed' agent.log
+        grep -o 'sa-removed' agent.log"#,
     );
     let (sa, rest) = text.split_once('\n').unwrap();
     assert_fits("show-sa", sa);

@@ -38,6 +38,8 @@ fn both_sides_replace_keys_under_a_stream_of_a_run_and_it_is_exact_without_a_sta
         wait $program || fail "the program"
         until_true [ -s served ]
         cat streamed served
+        rekeyed() { [ $(grep -c $1 scratch/audit) -ge $2 ]; }
+        until_true rekeyed ike-rekeyed 2; until_true rekeyed tunnel-rekeyed 4
         of_ike=$(grep -c ike-rekeyed scratch/audit)
         of_child=$(grep -c tunnel-rekeyed scratch/audit)
         [ $of_ike = 2 ] && [ $of_child -ge 4 ] || fail "$of_ike $of_child"

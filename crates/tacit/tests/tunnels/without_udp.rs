@@ -192,6 +192,7 @@ fn sas_without_udp_are_shown_explained_logged_and_audited() {
         control show policy --json | grep -c '"ah"'
         control explain --direction outbound --remote 10.2.0.1:8080 2>&1 |
             grep -o 'through a tunnel to the peer \[sa.far\]'
+        until_true grep -q 'sa-installed' agent.log; until_true grep -q 'sa-installed' scratch/audit
         grep -o 'sa-installed' agent.log scratch/audit
         grep -c sa-port-not-available agent.log
         control show limits | grep -c 'net_raw'
