@@ -10,6 +10,7 @@
 //! the nftables rules that capture the program's traffic. [`transparent`] opens the sockets that
 //! receive this traffic.
 
+pub mod allocator;
 pub mod clock;
 pub mod cpu;
 pub mod datagram;

@@ -8,6 +8,8 @@ use std::process::{Command, ExitStatus};
 
 use rustix::process::{Pid, Resource, Rlimit};
 
+use crate::allocator;
+
 /// Raises the limit of open descriptors of this process to its hard limit, and returns the limit.
 ///
 /// # Errors
@@ -47,7 +49,7 @@ pub fn hide_memory() -> io::Result<()> {
 }
 
 /// Marks the memory that this process has now to be left out of core dumps, whatever their filter
-/// is. Memory that the C library gets later needs another call.
+/// is. Memory that is mapped later needs another call.
 ///
 /// Where the process cannot read its mappings, only [`hide_memory`] excludes them.
 pub fn exclude_memory_from_dumps() {
@@ -71,9 +73,10 @@ fn own_memory(line: &str) -> Option<(usize, usize)> {
     (inode == "0").then_some((start, end.checked_sub(start)?))
 }
 
-/// Returns freed memory to the kernel. The C library keeps freed memory below memory that is still
-/// in use. This takes a few milliseconds, and delays threads that allocate during this time.
+/// Returns freed memory to the kernel: pages of freed objects beside those that are still in use.
+/// This takes a few milliseconds, and delays threads that allocate during this time.
 pub fn return_freed_memory() {
+    allocator::return_free_pages();
     #[cfg(target_env = "gnu")]
     // SAFETY: it touches nothing that is in use.
     unsafe {

@@ -47,9 +47,8 @@ pub struct ConnectionRecord {
     origin: Option<Box<Origin>>,
     /// The scope that captured it, with facts from there; `None` for a forwarding rule.
     pub scope: Option<Box<ScopeFacts>>,
-    /// The sockets, as long as they are open. The box is small enough for memory that the allocator
-    /// does not use for larger parts of a connection.
-    pub sockets: OnceLock<Box<ConnectionSockets>>,
+    /// The sockets, as long as they are open.
+    pub sockets: OnceLock<ConnectionSockets>,
     /// The results of the handshake.
     pub tls: CurrentTls,
     /// [`OPEN`] and [`TRACED`].
@@ -106,11 +105,7 @@ struct Origin {
 }
 
 /// Facts about a captured connection.
-///
-/// The alignment rounds the size up to 96 bytes: glibc leaves free memory of 89 to 104 bytes beside
-/// the task of a connection, and reuses it mostly for requests of this size.
 #[derive(Debug)]
-#[repr(align(16))]
 pub struct ScopeFacts {
     /// The scope.
     pub scope: Scope,

@@ -2,9 +2,9 @@
 
 use super::*;
 
-/// The largest size of a session with the secrets for its next keys.
+/// The largest size of a session, without the secrets for its next keys.
 const SESSION_BYTES_MAX: usize = 176;
-/// glibc leaves free memory of this size beside the task of a connection.
+/// The largest size of these secrets.
 const TLS13_BYTES_MAX: usize = 104;
 
 #[test]

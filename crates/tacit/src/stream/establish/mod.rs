@@ -528,7 +528,7 @@ impl Establishing<'_> {
             upstream: upstream.socket.downgrade(),
             target,
         };
-        let _ = self.connection.record().sockets.set(Box::new(sockets));
+        let _ = self.connection.record().sockets.set(sockets);
     }
 
     /// Connects to the destination of the plan, and sends the PROXY header if the rule requires

@@ -202,11 +202,11 @@ impl HandedConnections {
         let cookie = started.identity.cookie;
         let record = started.connection.record();
         // The record is new, so it has no sockets yet.
-        let _ = record.sockets.set(Box::new(ConnectionSockets {
+        let _ = record.sockets.set(ConnectionSockets {
             downstream: std::sync::Weak::new(),
             upstream: std::sync::Weak::new(),
             target: started.to.into(),
-        }));
+        });
         let mut handed = HandedConnection {
             started,
             run: Arc::downgrade(run),

@@ -215,7 +215,7 @@ async fn start(
         upstream: upstream.socket.downgrade(),
         target: upstream.target,
     };
-    let _ = record.sockets.set(Box::new(sockets));
+    let _ = record.sockets.set(sockets);
     Ok(upstream.socket)
 }
 
