@@ -722,4 +722,25 @@ mod tests {
         let error = read::<HelperRequest>(&far).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }
+
+    #[test]
+    fn a_socket_for_a_program_comes_before_its_answer_or_with_it() {
+        let (near, far) = tacit_sys::query::pair().unwrap();
+        let (socket, _other) = UnixStream::pair().unwrap();
+        let mut space = [0; 1024];
+        let mut receive = || receive_packet::<ToConnects>(&far, &mut space).unwrap().unwrap();
+        let answer =
+            |socket_first| ConnectAnswer { number: 7, to: None, error: None, socket_first };
+        send_with_socket(&near, answer(true), socket.try_clone().unwrap()).unwrap();
+        let first = receive();
+        assert_eq!(first.message, ToConnects::Socket(7));
+        assert_eq!(first.descriptors.len(), 1);
+        let second = receive();
+        assert_eq!(second.message, ToConnects::Answer(answer(true)));
+        assert!(second.descriptors.is_empty());
+        send_with_socket(&near, answer(false), socket).unwrap();
+        let only = receive();
+        assert_eq!(only.message, ToConnects::Answer(answer(false)));
+        assert_eq!(only.descriptors.len(), 1, "for an older helper");
+    }
 }

@@ -3,7 +3,7 @@
 //! must reach only destinations that the policies of both sides permit. The output of `tacit show
 //! connections` must contain the connections of the program.
 
-use crate::handed::{ANSWERS, ASK};
+use crate::handed::{ANSWERS, ASK, CLOSED};
 use crate::link_scripts::RULES;
 use crate::links::LINK;
 use crate::network::Network;
@@ -134,6 +134,13 @@ fn a_program_has_the_socket_of_a_link_itself() {
         ];
         assert_eq!(lines[1..], rest, "{said}");
     }
+}
+
+#[test]
+fn a_closed_socket_of_a_link_has_no_more_events() {
+    let setup = format!("{LINK}\nALSO_AT=\n{SHOWN}\n{CLOSED}");
+    let said = Network::new(&[8080], &setup).with_rules(RULES).ok("linked python3 closed.py 8082");
+    assert_eq!(said, "late events: 0\n");
 }
 
 #[test]
