@@ -43,14 +43,16 @@ with open(f"{scratch}/talk.py", "w") as program:
         "for _ in range(1200):\n    connection.send(b'x')\n    time.sleep(0.02)\n"
     )
 
-# It says when it may be stopped, and when it has the terminal again after a stop.
+# It says when it may be stopped, and when it has the terminal again after a stop. Its sleeps are
+# short, because a signal that arrives just before a sleep does not end it.
 with open(f"{scratch}/wait.py", "w") as program:
     program.write(
         "import signal, sys, time\n"
         "signal.signal(signal.SIGCONT, lambda *_: print('going' + ' on', flush=True))\n"
         "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
         "print('rea' + 'dy', flush=True)\n"
-        "time.sleep(float(sys.argv[1]))\n"
+        "end = time.monotonic() + float(sys.argv[1])\n"
+        "while time.monotonic() < end:\n    time.sleep(0.05)\n"
         "print('fini' + 'shed', flush=True)\n"
     )
 WAIT = f"python3 {scratch}/wait.py"
