@@ -2,8 +2,8 @@
 //! blocks of its own. The C library allocates all other objects.
 //!
 //! On most processors, the runtime (tokio) aligns its tasks and its registrations of sockets to 128
-//! bytes. An idle connection has three of these objects. The C library stores the size of an object
-//! before it, so that up to 112 bytes beside each aligned object are too small for another one.
+//! bytes. An idle connection has three of these objects. Most C libraries store the size of an
+//! object before it, so that up to 112 bytes beside each aligned object are too small for another.
 //! This allocator stores no sizes, because Rust passes the size of an object again when it frees
 //! the object. On processors where the runtime aligns otherwise, the C library allocates these
 //! objects too.
@@ -24,7 +24,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ops::Range;
-use std::ptr::null_mut;
+use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -47,8 +47,8 @@ pub struct Allocator;
 
 static BLOCKS: Blocks = Blocks::new();
 
-/// Returns the pages that contain only free pieces to the kernel. Meanwhile, other threads cannot
-/// allocate or free pieces of the size that is examined.
+/// Returns the pages that contain only free pieces to the kernel, except the first page of each
+/// block. Meanwhile, other threads cannot allocate or free pieces of the size that is examined.
 pub fn return_free_pages() {
     BLOCKS.return_free_pages();
 }
@@ -93,13 +93,16 @@ unsafe impl GlobalAlloc for Allocator {
 /// All blocks, in a list for each size.
 #[derive(Debug)]
 struct Blocks {
-    lists: [Mutex<BlockList>; SIZES],
+    lists: [SharedList; SIZES],
 }
 
-/// The blocks of one size that have free pieces. The alignment keeps two lists out of one cache
-/// line.
+/// The list of one size. The alignment keeps two lists out of one cache line.
 #[derive(Debug)]
 #[repr(align(128))]
+struct SharedList(Mutex<BlockList>);
+
+/// The blocks of one size that have free pieces.
+#[derive(Debug)]
 struct BlockList {
     first: *mut Block,
     piece_bytes: usize,
@@ -125,10 +128,10 @@ unsafe impl Send for BlockList {}
 
 impl Blocks {
     const fn new() -> Self {
-        let mut lists = [const { Mutex::new(BlockList::new(0)) }; SIZES];
+        let mut lists = [const { SharedList::new(0) }; SIZES];
         let mut at = 0;
         while at < SIZES {
-            lists[at] = Mutex::new(BlockList::new((at + 1) * ALIGNMENT));
+            lists[at] = SharedList::new((at + 1) * ALIGNMENT);
             at += 1;
         }
         Self { lists }
@@ -138,7 +141,7 @@ impl Blocks {
     fn list(&self, layout: Layout) -> Option<MutexGuard<'_, BlockList>> {
         let is_piece = layout.align() == ALIGNMENT && layout.size() > 0;
         let list = is_piece.then(|| self.lists.get((layout.size() - 1) / ALIGNMENT))??;
-        Some(lock(list))
+        Some(list.lock())
     }
 
     /// Allocates an object.
@@ -187,24 +190,28 @@ impl Blocks {
     }
 
     fn return_free_pages(&self) {
+        let Some(page_bytes) = page_bytes() else { return };
         for list in &self.lists {
-            lock(list).return_free_pages();
+            list.lock().return_free_pages(page_bytes);
         }
     }
 }
 
-fn lock(list: &Mutex<BlockList>) -> MutexGuard<'_, BlockList> {
-    list.lock().unwrap_or_else(PoisonError::into_inner)
+impl SharedList {
+    const fn new(piece_bytes: usize) -> Self {
+        Self(Mutex::new(BlockList { first: null_mut(), piece_bytes, empty_blocks: 0 }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BlockList> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl BlockList {
-    const fn new(piece_bytes: usize) -> Self {
-        Self { first: null_mut(), piece_bytes, empty_blocks: 0 }
-    }
-
     /// Takes a free piece; null if the kernel has no memory.
     ///
-    /// It is not inlined: the compiler may assume that only its caller reaches the new object.
+    /// It is not inlined: the compiler assumes that an object is reached only through its own
+    /// pointer, but its block is reached here.
     #[inline(never)]
     fn take_piece(&mut self) -> *mut u8 {
         if self.first.is_null() {
@@ -214,6 +221,8 @@ impl BlockList {
             }
             // SAFETY: the memory was just mapped, is large enough, and is aligned to its own size.
             unsafe { block.write(Block::new(self.piece_bytes)) };
+            // `free_piece` finds the block by the address of a piece.
+            block.expose_provenance();
             self.first = block;
             self.empty_blocks = 1;
         }
@@ -238,13 +247,13 @@ impl BlockList {
 
     /// Frees a piece.
     ///
-    /// It is not inlined: the compiler may assume that only its caller reaches the object.
+    /// It is not inlined, as [`Self::take_piece`].
     ///
     /// # Safety
     /// [`Self::take_piece`] of this list has returned the piece, and nothing uses it any more.
     #[inline(never)]
     unsafe fn free_piece(&mut self, piece: *mut u8) {
-        let block = piece.map_addr(|address| address & !(BLOCK_BYTES - 1)).cast::<Block>();
+        let block = with_exposed_provenance_mut::<Block>(piece.addr() & !(BLOCK_BYTES - 1));
         let piece = (piece.addr() - block.addr() - HEADER_BYTES) / self.piece_bytes;
         // SAFETY: the block is mapped, because a piece of it was in use. This list is borrowed.
         let header = unsafe { header_of(block) };
@@ -292,8 +301,7 @@ impl BlockList {
         }
     }
 
-    fn return_free_pages(&mut self) {
-        let page_bytes = rustix::param::page_size();
+    fn return_free_pages(&mut self, page_bytes: usize) {
         let mut block = self.first;
         // SAFETY: it is null, or a block in the list, which is mapped.
         while let Some(header) = unsafe { block.as_ref() } {
@@ -360,6 +368,14 @@ fn return_pages(block: *mut Block, pages: Range<usize>) {
     }
 }
 
+/// The size of a page; `None` if it is not known. The function of rustix panics if the process
+/// cannot read its own auxiliary vector.
+fn page_bytes() -> Option<usize> {
+    // SAFETY: this only returns a number.
+    let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(page_bytes).ok().filter(|page_bytes| *page_bytes > 0)
+}
+
 /// Maps memory for a block at a multiple of its size; null if the kernel has no memory.
 fn map_aligned() -> *mut u8 {
     let block = map(BLOCK_BYTES);
@@ -372,14 +388,15 @@ fn map_aligned() -> *mut u8 {
     if start.is_null() {
         return start;
     }
-    // The upper one of two possible blocks: the kernel maps downwards, and blocks that are side by
-    // side are one mapping.
+    // If two blocks are possible, this is the upper one: the kernel maps downwards, and blocks that
+    // are side by side are one mapping.
     let before_bytes = BLOCK_BYTES - start.addr() % BLOCK_BYTES;
     let after_bytes = BLOCK_BYTES - before_bytes;
     // SAFETY: the block is inside of the memory that was just mapped.
     let block = unsafe { start.add(before_bytes) };
     // SAFETY: this is still inside, or the end.
     let after = unsafe { block.add(BLOCK_BYTES) };
+    // If these two fail, unused addresses stay mapped.
     // SAFETY: nothing uses what is before the block.
     unsafe { unmap(start, before_bytes) };
     // SAFETY: nothing uses what is after the block.
@@ -464,6 +481,21 @@ mod tests {
         }
     }
 
+    impl Drop for Blocks {
+        fn drop(&mut self) {
+            for list in &self.lists {
+                let mut block = list.lock().first;
+                // SAFETY: it is null, or a block in the list, which is mapped.
+                while let Some(header) = unsafe { block.as_ref() } {
+                    let next = header.next;
+                    // SAFETY: the objects of this test are freed.
+                    assert!(unsafe { unmap(block.cast(), BLOCK_BYTES) });
+                    block = next;
+                }
+            }
+        }
+    }
+
     fn aligned(bytes: usize) -> Layout {
         Layout::from_size_align(bytes, ALIGNMENT).unwrap()
     }
@@ -519,7 +551,7 @@ mod tests {
 
     /// The number of pages of a block that have memory.
     fn resident_pages(block: *mut u8) -> usize {
-        let mut pages = vec![0; BLOCK_BYTES / rustix::param::page_size()];
+        let mut pages = vec![0; BLOCK_BYTES / page_bytes().unwrap()];
         // SAFETY: the block is mapped, and there is a byte for each of its pages.
         let result = unsafe { libc::mincore(block.cast(), BLOCK_BYTES, pages.as_mut_ptr()) };
         assert_eq!(result, 0);
@@ -533,16 +565,18 @@ mod tests {
             let mut all: Vec<_> =
                 (0..pieces_of(bytes)).map(|_| Filled::new(&blocks, bytes, 9)).collect();
             let block = all[0].memory.map_addr(|address| address & !(BLOCK_BYTES - 1));
-            let pages = BLOCK_BYTES / rustix::param::page_size();
+            let pages = BLOCK_BYTES / page_bytes().unwrap();
             assert_eq!(resident_pages(block), pages);
             // The middle one stays in use, besides the header.
             let used = all.swap_remove(pieces_of(bytes) / 2);
             drop(all);
             assert_eq!(resident_pages(block), pages);
             blocks.return_free_pages();
-            let start = used.memory.addr() / rustix::param::page_size();
-            let end = (used.memory.addr() + bytes - 1) / rustix::param::page_size();
-            assert_eq!(resident_pages(block), 1 + (end - start + 1));
+            let page_of = |address: usize| (address - block.addr()) / page_bytes().unwrap();
+            let first = page_of(used.memory.addr());
+            let last = page_of(used.memory.addr() + bytes - 1);
+            let of_header = usize::from(first > 0);
+            assert_eq!(resident_pages(block), of_header + last - first + 1);
             used.check();
             let again: Vec<_> =
                 (1..pieces_of(bytes)).map(|_| Filled::new(&blocks, bytes, 10)).collect();

@@ -1,5 +1,6 @@
 //! Provides the interface to the Linux kernel. The interface covers sockets, descriptors that
-//! processes pass to each other, network namespaces, and settings of the process itself.
+//! processes pass to each other, network namespaces, and settings of the process itself. The
+//! [`allocator`] of the program is here too.
 //!
 //! This crate contains every `unsafe` line of the project, each with a reason. The crate does not
 //! know rules or policies. Most of the crate is a thin, safe layer over `rustix`, or over `libc`
