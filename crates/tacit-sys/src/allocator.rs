@@ -53,17 +53,17 @@ pub fn return_free_pages() {
     BLOCKS.return_free_pages();
 }
 
-// SAFETY: a piece is as large and as aligned as its object, and belongs to one object until that is
-// freed. The system's allocator keeps the contract for all other objects. Nothing here panics.
+// SAFETY: `Blocks` and the system's allocator keep the contract. The layout alone decides which of
+// them has an object.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise is the one asked for here.
-        unsafe { BLOCKS.allocate(layout) }
+        unsafe { BLOCKS.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         // SAFETY: the caller's promise is the one asked for here.
-        unsafe { BLOCKS.free(memory, layout) }
+        unsafe { BLOCKS.dealloc(memory, layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
@@ -72,12 +72,7 @@ unsafe impl GlobalAlloc for Allocator {
             return unsafe { System.alloc_zeroed(layout) };
         }
         // SAFETY: the caller's promise is the one asked for here.
-        let memory = unsafe { BLOCKS.allocate(layout) };
-        if !memory.is_null() {
-            // SAFETY: the memory has this size.
-            unsafe { memory.write_bytes(0, layout.size()) };
-        }
-        memory
+        unsafe { BLOCKS.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, new_bytes: usize) -> *mut u8 {
@@ -86,7 +81,7 @@ unsafe impl GlobalAlloc for Allocator {
             return unsafe { System.realloc(memory, layout, new_bytes) };
         }
         // SAFETY: the caller's promise is the one asked for here.
-        unsafe { BLOCKS.resize(memory, layout, new_bytes) }
+        unsafe { BLOCKS.realloc(memory, layout, new_bytes) }
     }
 }
 
@@ -144,11 +139,18 @@ impl Blocks {
         Some(list.lock())
     }
 
-    /// Allocates an object.
-    ///
-    /// # Safety
-    /// As for [`GlobalAlloc::alloc`].
-    unsafe fn allocate(&self, layout: Layout) -> *mut u8 {
+    fn return_free_pages(&self) {
+        let Some(page_bytes) = page_bytes() else { return };
+        for list in &self.lists {
+            list.lock().return_free_pages(page_bytes);
+        }
+    }
+}
+
+// SAFETY: a piece is as large and as aligned as its object, and belongs to one object until that is
+// freed. The system's allocator keeps the contract for all other objects. Nothing here panics.
+unsafe impl GlobalAlloc for Blocks {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match self.list(layout) {
             Some(mut list) => list.take_piece(),
             // SAFETY: the caller's promise is the one asked for here.
@@ -156,43 +158,13 @@ impl Blocks {
         }
     }
 
-    /// Frees an object.
-    ///
-    /// # Safety
-    /// As for [`GlobalAlloc::dealloc`].
-    unsafe fn free(&self, memory: *mut u8, layout: Layout) {
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         match self.list(layout) {
-            // SAFETY: the caller has this memory for an object of this layout, so `allocate` has
-            // taken it from this list.
+            // SAFETY: the caller has this memory for an object of this layout, so `alloc` has taken
+            // it from this list.
             Some(mut list) => unsafe { list.free_piece(memory) },
             // SAFETY: the caller's promise is the one asked for here.
             None => unsafe { System.dealloc(memory, layout) },
-        }
-    }
-
-    /// Moves an object that is aligned as pieces are to memory of another size.
-    ///
-    /// # Safety
-    /// As for [`GlobalAlloc::realloc`].
-    unsafe fn resize(&self, memory: *mut u8, layout: Layout, new_bytes: usize) -> *mut u8 {
-        // SAFETY: the caller promises that the new size is not too large for this alignment.
-        let new_layout = unsafe { Layout::from_size_align_unchecked(new_bytes, ALIGNMENT) };
-        // SAFETY: the caller promises that the new size is not zero.
-        let new_memory = unsafe { self.allocate(new_layout) };
-        if !new_memory.is_null() {
-            let kept_bytes = layout.size().min(new_bytes);
-            // SAFETY: both have at least this size, and they are different objects.
-            unsafe { new_memory.copy_from_nonoverlapping(memory, kept_bytes) };
-            // SAFETY: the memory has this layout, and the caller does not use it any more.
-            unsafe { self.free(memory, layout) };
-        }
-        new_memory
-    }
-
-    fn return_free_pages(&self) {
-        let Some(page_bytes) = page_bytes() else { return };
-        for list in &self.lists {
-            list.lock().return_free_pages(page_bytes);
         }
     }
 }
@@ -323,7 +295,7 @@ impl Block {
     /// The header of a block whose pieces are all free.
     fn new(piece_bytes: usize) -> Self {
         let mut free = [0; PIECES_WORDS];
-        for piece in 0..(BLOCK_BYTES - HEADER_BYTES) / piece_bytes {
+        for piece in 0..pieces_of(piece_bytes) {
             free[piece / 64] |= 1 << (piece % 64);
         }
         Self { next: null_mut(), previous: null_mut(), used: 0, free }
@@ -342,10 +314,14 @@ impl Block {
     /// Whether no part of this range, given by offsets in the block, belongs to a used piece.
     fn is_free(&self, range: Range<usize>, piece_bytes: usize) -> bool {
         let number = |offset: usize| (offset - HEADER_BYTES) / piece_bytes;
-        let pieces = (BLOCK_BYTES - HEADER_BYTES) / piece_bytes;
-        let last = number(range.end - 1).min(pieces - 1);
+        let last = number(range.end - 1).min(pieces_of(piece_bytes) - 1);
         (number(range.start)..=last).all(|piece| self.free[piece / 64] & (1 << (piece % 64)) != 0)
     }
+}
+
+/// The number of pieces in a block.
+fn pieces_of(piece_bytes: usize) -> usize {
+    (BLOCK_BYTES - HEADER_BYTES) / piece_bytes
 }
 
 /// The header of a block.
@@ -445,7 +421,7 @@ mod tests {
         fn new(blocks: &'a Blocks, bytes: usize, byte: u8) -> Self {
             let layout = aligned(bytes);
             // SAFETY: the size is not zero.
-            let memory = unsafe { blocks.allocate(layout) };
+            let memory = unsafe { blocks.alloc(layout) };
             let mut filled = Self { blocks, memory, layout, byte };
             filled.fill();
             filled
@@ -465,7 +441,7 @@ mod tests {
 
         fn resize(&mut self, bytes: usize) {
             // SAFETY: the memory has this layout, and the size is not zero.
-            self.memory = unsafe { self.blocks.resize(self.memory, self.layout, bytes) };
+            self.memory = unsafe { self.blocks.realloc(self.memory, self.layout, bytes) };
             self.layout = aligned(bytes.min(self.layout.size()));
             self.check();
             self.layout = aligned(bytes);
@@ -477,7 +453,7 @@ mod tests {
         fn drop(&mut self) {
             self.check();
             // SAFETY: the memory has this layout, and is not used any more.
-            unsafe { self.blocks.free(self.memory, self.layout) };
+            unsafe { self.blocks.dealloc(self.memory, self.layout) };
         }
     }
 
@@ -498,10 +474,6 @@ mod tests {
 
     fn aligned(bytes: usize) -> Layout {
         Layout::from_size_align(bytes, ALIGNMENT).unwrap()
-    }
-
-    fn pieces_of(bytes: usize) -> usize {
-        (BLOCK_BYTES - HEADER_BYTES) / bytes
     }
 
     /// What the blocks with free pieces of one size are.

@@ -285,9 +285,7 @@ impl ConnectJudge {
                 let number = question.number;
                 let Judged { reserved, to, .. } = judged;
                 self.note_failed(reserved, question, to, &error);
-                let answer =
-                    ConnectAnswer { number, to: None, error: Some(errno), socket_first: false };
-                without_room(send_packet(questions.get_ref(), &ToConnects::Answer(answer), &[]))
+                send_without_socket(questions, number, Some(errno))
             }
         }
     }
@@ -332,9 +330,7 @@ impl ConnectJudge {
         if let Some(reason) = reason {
             self.scope.run().note_relayed(question.remote, reason);
         }
-        let number = question.number;
-        let answer = ConnectAnswer { number, to: None, error: None, socket_first: false };
-        without_room(send_packet(questions.get_ref(), &ToConnects::Answer(answer), &[]))
+        send_without_socket(questions, question.number, None)
     }
 
     /// A socket without options of the agent: the program gets what it would get without tacit.
@@ -497,6 +493,12 @@ impl WantedSocket {
             None => self.link.socket(OpenKind::Handed, address).await.map(PassedSocket::ToAgent),
         }
     }
+}
+
+/// Answers a question: the program gets no socket, but this error, or a relayed connection.
+fn send_without_socket(questions: &Watched, number: u64, error: Option<i32>) -> io::Result<()> {
+    let answer = ConnectAnswer { number, to: None, error, socket_first: false };
+    without_room(send_packet(questions.get_ref(), &ToConnects::Answer(answer), &[]))
 }
 
 /// The result of sending an answer. An answer without room is lost: after its waiting time, the
