@@ -2,6 +2,8 @@
 //! have a number, or a valid reason why it is empty. Some tables compare tacit with other programs.
 //! The tests measure only the programs that are installed.
 
+use std::process::Output;
+
 use serde_json::{Value, json};
 
 use crate::fits::assert_fits;
@@ -9,10 +11,18 @@ use crate::harness::{Lab, TACIT, text_of};
 
 /// Measures a paper briefly; returns its tables.
 fn tables(lab: &Lab, words: &str) -> Vec<Value> {
+    let output = measure(lab, words);
+    assert!(output.status.success(), "{words}: {}", text_of(&output));
+    written_tables(lab)
+}
+
+fn measure(lab: &Lab, words: &str) -> Output {
     let words = format!("workload paper {words} --quick --json tables.json");
     let limit = ["--kill-after=5", "170", TACIT];
-    let output = lab.command("timeout").args(limit).args(words.split(' ')).output().unwrap();
-    assert!(output.status.success(), "{words}: {}", text_of(&output));
+    lab.command("timeout").args(limit).args(words.split(' ')).output().unwrap()
+}
+
+fn written_tables(lab: &Lab) -> Vec<Value> {
     let text = std::fs::read_to_string(lab.path("tables.json")).unwrap();
     assert_fits("workload-paper", &text);
     let report: Value = serde_json::from_str(&text).unwrap();
@@ -75,10 +85,21 @@ fn mq_leaves_only_the_queue_manager_empty() {
 
 #[test]
 fn lfp_measures_every_path_whose_program_is_installed() {
-    let tables = tables(&Lab::new(), "lfp");
-    for table in &tables {
-        assert!(empty(table).iter().all(|state| *state == "skipped"), "{table}");
-    }
+    let lab = Lab::new();
+    let output = measure(&lab, "lfp");
+    let tables = written_tables(&lab);
+    let gaps: Vec<_> =
+        tables.iter().flat_map(cells).filter(|cell| cell["empty"].is_string()).collect();
+    // pasta of 2023 loses a transfer now and then: the rest of a segment of which its socket took
+    // only the first part. Its cells then have this reason. Each path of tacit must be measured.
+    let is_of_pasta = |cell: &Value| {
+        let reason = cell["reason"].as_str().unwrap();
+        let known = ["the transfer over pasta is incomplete", "pasta printed no line within"];
+        cell["empty"] == "failed" && known.iter().any(|start| reason.starts_with(start))
+    };
+    let failed = gaps.iter().any(|cell| cell["empty"] == "failed");
+    assert!(gaps.iter().all(|cell| cell["empty"] == "skipped" || is_of_pasta(cell)), "{gaps:?}");
+    assert_eq!(output.status.success(), !failed, "{}", text_of(&output));
     let found = measured(&tables[0]);
     assert!(found.len() >= 20 && found.iter().all(|value| *value > 0.0), "{found:?}");
 }

@@ -128,7 +128,12 @@ impl Transfer {
     }
 
     /// The rate in MB/s and the transferred bytes; an error if the transfer is incomplete.
-    fn figures(self, stage: &Stage, result: &SessionResult) -> Result<Vec<(String, f64)>, Gap> {
+    fn figures(
+        self,
+        stage: &Stage,
+        path: NetworkPath,
+        result: &SessionResult,
+    ) -> Result<Vec<(String, f64)>, Gap> {
         let SessionResult { report, cpu_s } = result;
         let number = |value: &Value| value.as_f64();
         let figures = &report["figures"];
@@ -150,7 +155,10 @@ impl Transfer {
             Some((rate, bytes)) if (bytes - wanted).abs() <= wanted * 1e-5 => {
                 Ok(vec![(RATE.to_owned(), rate), (CPU.to_owned(), cpu_s / (bytes / 1e9))])
             }
-            _ => Err(Gap::failed(format!("the transfer is incomplete: {report}"))),
+            _ => {
+                let path = path.name();
+                Err(Gap::failed(format!("the transfer over {path} is incomplete: {report}")))
+            }
         }
     }
 }
@@ -240,7 +248,7 @@ fn take(
     others.push(server.id());
     let result = session.measure(&others)?;
     session.end();
-    transfer.figures(stage, &result)
+    transfer.figures(stage, path, &result)
 }
 
 fn sheet(samples: &CellSamples) -> PaperSheet {
