@@ -1,4 +1,4 @@
-//! Writes headers and checksums of IP packets (RFC 791, RFC 8200, RFC 1071).
+//! Parses and writes headers and checksums of IP packets (RFC 791, RFC 8200, RFC 1071).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,6 +12,52 @@ pub(crate) const HEADER_V4_BYTES: usize = 20;
 pub(crate) const HEADER_V6_BYTES: usize = 40;
 
 const HOPS: u8 = 64;
+/// The packet is a fragment: more fragments follow, or it is not the first one.
+const FRAGMENT_V4: u16 = 0x3fff;
+
+/// The parsed IP header of a packet.
+pub(crate) struct IpHeader {
+    pub(crate) source: IpAddr,
+    pub(crate) destination: IpAddr,
+    pub(crate) header_bytes: usize,
+}
+
+impl IpHeader {
+    /// Parses the header of a packet of this protocol; `None` for another packet, a fragment, or an
+    /// IPv6 packet with extension headers.
+    pub(crate) fn parse(packet: &[u8], protocol: u8) -> Option<Self> {
+        match packet.first()? >> 4 {
+            4 => Self::parse_v4(packet, protocol),
+            6 => Self::parse_v6(packet, protocol),
+            _ => None,
+        }
+    }
+
+    fn parse_v4(packet: &[u8], protocol: u8) -> Option<Self> {
+        let header_bytes = usize::from(packet.first()? & 0xf) * 4;
+        let is_fragment = field16(packet, 6)? & FRAGMENT_V4 != 0;
+        if header_bytes < HEADER_V4_BYTES || *packet.get(9)? != protocol || is_fragment {
+            return None;
+        }
+        let address = |at: usize| Some(Ipv4Addr::from(*packet.get(at..)?.first_chunk::<4>()?));
+        let [source, destination] = [address(12)?.into(), address(16)?.into()];
+        Some(Self { source, destination, header_bytes })
+    }
+
+    fn parse_v6(packet: &[u8], protocol: u8) -> Option<Self> {
+        if *packet.get(6)? != protocol {
+            return None;
+        }
+        let address = |at: usize| Some(Ipv6Addr::from(*packet.get(at..)?.first_chunk::<16>()?));
+        let [source, destination] = [address(8)?.into(), address(24)?.into()];
+        Some(Self { source, destination, header_bytes: HEADER_V6_BYTES })
+    }
+}
+
+/// Reads a big-endian number.
+pub(crate) fn field16(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
+}
 
 /// RFC 791, section 3.1: no options, don't fragment.
 pub(crate) fn header_v4(

@@ -39,6 +39,7 @@ pub mod flow;
 pub mod held;
 pub mod icmp;
 mod ip;
+pub mod learn;
 pub mod limiter;
 pub mod link_frame;
 pub mod message_id;

@@ -31,8 +31,8 @@ use crate::policy_file::{self, NO_POLICY};
 use crate::run::link::choice::{LinkChoice, LinkLevel};
 use crate::runtime::explain_error;
 use crate::{
-    activate, ca, check, completions, doctor, explain, import, launch, link, policy_test, project,
-    show, signer, top, trace, workload,
+    activate, ca, check, completions, doctor, explain, import, launch, learn, link, policy_test,
+    project, show, signer, top, trace, workload,
 };
 
 /// The output of `--version`; `-V` prints the first line.
@@ -122,6 +122,8 @@ Examples:
     Workload(workload::WorkloadArgs),
     /// Translate the configuration of another product to a policy
     Import(import::ImportArgs),
+    /// Observe the connections of this host, and write a first policy that permits them
+    Learn(learn::LearnArgs),
     /// Create a private CA and issue certificates
     Ca(ca::CaArgs),
     /// Hold an agent's private keys and sign its handshakes (only agents start this command)
@@ -452,6 +454,7 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
         Verb::Project(args) => project::run(&args),
         Verb::Workload(args) => workload::run(&args),
         Verb::Import(args) => import::run(&args),
+        Verb::Learn(args) => learn::run(&args),
         Verb::Ca(args) => match ca::run(args) {
             Ok(()) => EXIT_OK.into(),
             Err(error) => fail(error.id(), error, EXIT_FAILURE),

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::LazyLock;
 
 use tacit_core::held::{HEADERS_BYTES_MAX, Syn};
+use tacit_core::learn::SeenPacket;
 use tacit_core::{dns, icmp, proxy_protocol, query};
 
 /// A PROXY protocol header at the start of a connection.
@@ -81,6 +82,7 @@ pub(crate) fn dns_files(input: &[u8]) {
 
 /// A copy of a program's packet, as the kernel makes it.
 pub(crate) fn syn(input: &[u8]) {
+    let _ = SeenPacket::parse(input);
     let Some(syn) = Syn::parse(input) else { return };
     let released = syn.released();
     assert!(released.len() <= HEADERS_BYTES_MAX, "a released SYN must have no data");

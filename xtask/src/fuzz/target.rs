@@ -69,6 +69,6 @@ pub(crate) const TARGETS: [Target; 37] = [
     target("starttls-smtp", 1024, "SMTP client and server before TLS"),
     target("starttls-telnet", 1024, "telnet client and server before TLS"),
     target("stunnel", 4096, "configuration of stunnel"),
-    target("syn", 256, "SYN packet that the kernel copied"),
+    target("syn", 256, "SYN or other packet that the kernel copied"),
     target("without-udp", 2048, "IP packets with AH or ESP; see crates/tacit-ipsec/src/fuzz.rs"),
 ];

@@ -69,7 +69,7 @@ pub use names::{
 };
 pub use outgoing::OutgoingQuery;
 pub use query::{PLAIN_BYTES_MAX, Query, QueryFlags, refuse};
-pub use question::{DnsQuestion, ResponseCode, question};
+pub use question::{DnsQuestion, ResponseCode, question, response_question};
 pub use response::{for_program, is_refusal, is_truncated};
 pub use stream::{Framed, MESSAGE_BYTES_MAX, framed, next_message};
 pub use verdict::{Verdict, asked_address, open_verdict, verdict};

@@ -60,6 +60,18 @@ pub fn question(query: &[u8]) -> Result<DnsQuestion, DnsError> {
     Ok(head.question)
 }
 
+/// Parses the question of a response that was not asked for here.
+///
+/// # Errors
+/// See [`DnsError`].
+pub fn response_question(response: &[u8]) -> Result<DnsQuestion, DnsError> {
+    let head = Head::read(response)?;
+    if head.flags & RESPONSE == 0 {
+        return Err(DnsError::NotAQuestion);
+    }
+    Ok(head.question)
+}
+
 /// Header and question of a message.
 pub(super) struct Head {
     /// The flags, among them the response code.

@@ -1,12 +1,12 @@
 //! Parses the SYN packet of a program, and writes the packets that answer this SYN.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use super::flows::FlowEnds;
 use crate::icmp::{IcmpError, error_about};
 use crate::ip::{
-    HEADER_V4_BYTES, HEADER_V6_BYTES, TCP, UDP, fill_checksum, header_v4, header_v6, length_field,
-    pseudo_header,
+    HEADER_V6_BYTES, IpHeader, TCP, UDP, field16, fill_checksum, header_v4, header_v6,
+    length_field, pseudo_header,
 };
 
 /// The largest length of the IPv4 and TCP headers with all their options; IPv6 and TCP headers are
@@ -31,7 +31,7 @@ impl Syn {
     /// `None` if it is not a SYN.
     #[must_use]
     pub fn parse(packet: &[u8]) -> Option<Self> {
-        let ip = Ip::parse(packet, TCP)?;
+        let ip = IpHeader::parse(packet, TCP)?;
         let tcp = packet.get(ip.header_bytes..)?;
         let [source_port, destination_port] = [field16(tcp, 0)?, field16(tcp, 2)?];
         let sequence = u32::from_be_bytes(*tcp.get(4..)?.first_chunk()?);
@@ -116,48 +116,11 @@ impl Syn {
 /// Returns the two ends of a UDP datagram; `None` for any other packet.
 #[must_use]
 pub fn datagram_ends(packet: &[u8]) -> Option<FlowEnds> {
-    let ip = Ip::parse(packet, UDP)?;
+    let ip = IpHeader::parse(packet, UDP)?;
     let udp = packet.get(ip.header_bytes..)?;
     let program = SocketAddr::new(ip.source, field16(udp, 0)?);
     let destination = SocketAddr::new(ip.destination, field16(udp, 2)?);
     Some(FlowEnds { program, destination })
-}
-
-/// The parsed IP header of a packet.
-struct Ip {
-    source: IpAddr,
-    destination: IpAddr,
-    header_bytes: usize,
-}
-
-impl Ip {
-    fn parse(packet: &[u8], protocol: u8) -> Option<Self> {
-        match packet.first()? >> 4 {
-            4 => Self::parse_v4(packet, protocol),
-            6 => Self::parse_v6(packet, protocol),
-            _ => None,
-        }
-    }
-
-    fn parse_v4(packet: &[u8], protocol: u8) -> Option<Self> {
-        let header_bytes = usize::from(packet.first()? & 0xf) * 4;
-        let is_fragment = field16(packet, 6)? & FRAGMENT_V4 != 0;
-        if header_bytes < HEADER_V4_BYTES || *packet.get(9)? != protocol || is_fragment {
-            return None;
-        }
-        let address = |at: usize| Some(Ipv4Addr::from(*packet.get(at..)?.first_chunk::<4>()?));
-        let [source, destination] = [address(12)?.into(), address(16)?.into()];
-        Some(Self { source, destination, header_bytes })
-    }
-
-    fn parse_v6(packet: &[u8], protocol: u8) -> Option<Self> {
-        if *packet.get(6)? != protocol {
-            return None;
-        }
-        let address = |at: usize| Some(Ipv6Addr::from(*packet.get(at..)?.first_chunk::<16>()?));
-        let [source, destination] = [address(8)?.into(), address(24)?.into()];
-        Some(Self { source, destination, header_bytes: HEADER_V6_BYTES })
-    }
 }
 
 /// The value of the option "maximum segment size" (RFC 9293, section 3.2).
@@ -180,10 +143,6 @@ fn mss_of(mut options: &mut [u8]) -> Option<&mut [u8; 2]> {
     }
 }
 
-fn field16(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
 const TCP_HEADER_BYTES: usize = 20;
 const TCP_CHECKSUM_AT: usize = 16;
 /// The largest packet of `lo` has 65,536 bytes, and that of IPv4 one byte less.
@@ -196,8 +155,6 @@ const MSS: u8 = 2;
 const LENGTH_V4_AT: usize = 2;
 const LENGTH_V6_AT: usize = 4;
 const CHECKSUM_V4_AT: usize = 10;
-/// The packet is a fragment: more fragments follow, or it is not the first one.
-const FRAGMENT_V4: u16 = 0x3fff;
 const FIN: u8 = 0x01;
 const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
@@ -206,7 +163,7 @@ const ACK: u8 = 0x10;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ip::{folded, sum};
+    use crate::ip::{HEADER_V4_BYTES, folded, sum};
     use proptest::prelude::*;
 
     /// Builds the SYN of a connection with `options` in its TCP header, followed by `data`, as a
@@ -237,7 +194,7 @@ mod tests {
         [["10.0.2.15:40000", "192.0.2.7:80"], ["[100::15]:40000", "[2001:db8::7]:80"]];
 
     fn has_right_checksum(packet: &[u8], header_bytes: usize) {
-        let syn = Ip::parse(packet, TCP).unwrap();
+        let syn = IpHeader::parse(packet, TCP).unwrap();
         let tcp = &packet[header_bytes..];
         let pseudo = pseudo_header(TCP, syn.source, syn.destination, tcp.len());
         assert_eq!(folded(sum(tcp) + pseudo), 0xffff);
@@ -292,7 +249,7 @@ mod tests {
         for [program, destination] in ENDS {
             let syn = Syn::parse(&packet(program, destination, &[], b"")).unwrap();
             let reset = syn.reset();
-            let ip = Ip::parse(&reset, TCP).unwrap();
+            let ip = IpHeader::parse(&reset, TCP).unwrap();
             assert_eq!(ip.source, syn.key.destination.ip());
             assert_eq!(ip.destination, syn.key.program.ip());
             let tcp = &reset[ip.header_bytes..];

@@ -80,6 +80,7 @@ pub use lookup::{Index, Lookup};
 pub use map::IdentityMap;
 pub use packet_explain::{PacketExplainer, PacketExplanation, SkippedFilter};
 pub use packet_tunnel::IpsecDecision;
+pub(crate) use parse::remote_name;
 pub use parse::{
     FindingsShown, ParsedPolicy, RULES_MAX, language, parse, parse_duration, parse_files,
     parse_size,

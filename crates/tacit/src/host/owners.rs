@@ -37,12 +37,21 @@ const INIT: u32 = 1;
 
 /// Looks up owners in the network namespace of this process.
 #[derive(Debug)]
-pub(super) struct Owners {
+pub(crate) struct Owners {
     diagnosis: Netlink,
     cgroups: Cgroups,
     sees_programs: bool,
     /// The programs of sockets that were listed, by their numbers.
     programs: HashMap<u64, Option<SeenProgram>>,
+}
+
+/// Whether the program of a socket is searched for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProgramSearch {
+    /// In all processes, which takes milliseconds.
+    EachProcess,
+    /// Only the user and the control group are read.
+    Omitted,
 }
 
 /// What holds a socket.
@@ -62,7 +71,7 @@ struct Connected {
 impl Owners {
     /// # Errors
     /// The kernel has no socket diagnosis.
-    pub(super) fn open() -> io::Result<Self> {
+    pub(crate) fn open() -> io::Result<Self> {
         let diagnosis = Netlink::open(Subsystem::SocketDiagnosis).map_err(io::Error::other)?;
         let sees_programs = sandbox::capabilities()?.contains(CapabilitySet::SYS_PTRACE);
         let cgroups = Cgroups::new(Instant::now());
@@ -93,9 +102,46 @@ impl Owners {
             return Some(no_program_of_host());
         }
         let socket = found.filter(|socket| is_held(socket, ends))?;
-        let program = self.sees_programs.then(|| holder(socket.inode)).flatten();
+        Some(self.described(&socket, ProgramSearch::EachProcess))
+    }
+
+    /// Returns the owner of the socket that uses a flow; `None` if no socket of this host does.
+    pub(crate) fn user_of(
+        &mut self,
+        ends: SocketEnds,
+        search: ProgramSearch,
+    ) -> Option<SocketOwner> {
+        let socket = self.socket(ends).filter(|socket| is_held(socket, ends))?;
+        Some(self.described(&socket, search))
+    }
+
+    /// Returns the owner of the socket that listens for TCP at this address; `None` if no program
+    /// of this host does.
+    pub(crate) fn listener_at(
+        &mut self,
+        local: SocketAddr,
+        search: ProgramSearch,
+    ) -> Option<SocketOwner> {
+        // No connection has this peer, so the kernel finds the listening socket.
+        let peer = SocketAddr::new(IpVersion::of(local.ip()).unspecified(), 0);
+        let ends = SocketEnds { protocol: flow::Protocol::Tcp, program: local, peer };
+        let listens = |socket: &DiagSocket| {
+            socket.inode != 0 && socket.peer.port() == 0 && socket.local.port() == local.port()
+        };
+        let socket = self.socket(ends).filter(listens)?;
+        Some(self.described(&socket, search))
+    }
+
+    fn socket(&mut self, ends: SocketEnds) -> Option<DiagSocket> {
+        let SocketEnds { protocol, program, peer } = ends;
+        diag::owner(&mut self.diagnosis, ip_protocol(protocol), program, peer).ok().flatten()
+    }
+
+    fn described(&mut self, socket: &DiagSocket, search: ProgramSearch) -> SocketOwner {
+        let searches = self.sees_programs && search == ProgramSearch::EachProcess;
+        let program = searches.then(|| holder(socket.inode)).flatten();
         let user = address::user_name(socket.uid);
-        Some(self.owner(&socket, program, user))
+        self.owner(socket, program, user)
     }
 
     fn owner(
@@ -115,7 +161,7 @@ impl Owners {
 
     /// Lists the connected sockets of programs, to other hosts. Sockets that are transparent, or
     /// that mark their packets as the agent's, are the agent's.
-    pub(super) fn list(&mut self, agent_mark: u32) -> io::Result<Vec<HostSocket>> {
+    pub(crate) fn list(&mut self, agent_mark: u32) -> io::Result<Vec<HostSocket>> {
         let Connected { mut sockets, listening } = self.connected()?;
         sockets.retain(|(_, one)| {
             !one.is_transparent && one.mark.is_none_or(|mark| mark & agent_mark == 0)
@@ -240,7 +286,7 @@ fn no_program_of_host() -> SocketOwner {
 }
 
 /// Whether an address is not one of this host: it cannot be bound.
-fn is_elsewhere(address: IpAddr) -> bool {
+pub(crate) fn is_elsewhere(address: IpAddr) -> bool {
     let bound = UdpSocket::bind((address.to_canonical(), 0));
     bound.is_err_and(|error| error.kind() == io::ErrorKind::AddrNotAvailable)
 }

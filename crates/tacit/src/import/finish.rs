@@ -11,8 +11,8 @@ use tacit_import::{FILE_BYTES_MAX, Files, Finding, Findings, Severity};
 use tacit_tls::credentials::load_chain;
 use tacit_tls::{CertificateFacts, HandshakeRole};
 
-use super::output::{self, FileId, Written};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, complain, fail, print, versioned};
+use crate::output_file::{self, FileId, Written};
 
 /// The options that select the output.
 #[derive(Debug, Args)]
@@ -56,7 +56,7 @@ pub(super) fn finish(
         );
     };
     let Some(path) = &output.output else { return print(policy, code) };
-    let written = match output::write(path, policy, &disk.read.borrow()) {
+    let written = match output_file::write(path, policy, &disk.read.borrow()) {
         Ok(written) => written,
         Err(error) => {
             return fail(

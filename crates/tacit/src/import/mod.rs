@@ -9,7 +9,6 @@ use clap::{Args, Subcommand};
 
 mod attls;
 mod finish;
-mod output;
 mod stunnel;
 
 /// The options of `tacit import`.

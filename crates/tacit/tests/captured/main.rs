@@ -30,6 +30,7 @@ mod death;
 mod filters;
 mod inbound;
 mod joined;
+mod learn;
 mod local_addresses;
 mod machines;
 mod names;

@@ -131,7 +131,7 @@ fn assert_refused(lab: &Lab, words: &[&str], file: &str) {
     let output = lab.run(TACIT, &[&["import"], words, &["-o", file]].concat());
     assert_eq!(output.status.code(), Some(1), "{file}: {}", text_of(&output));
     let message =
-        format!("cannot write {file}: the file is an input of this import and is not overwritten");
+        format!("cannot write {file}: the file is an input of this command and is not overwritten");
     assert!(text_of(&output).contains(&message), "{}", text_of(&output));
     assert_eq!(read_to_string(lab.path(file)).unwrap(), before);
 }

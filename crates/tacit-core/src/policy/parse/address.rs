@@ -130,6 +130,14 @@ fn parse_selector(text: &str) -> Result<AddressSelector, Fault> {
     Ok(AddressSelector::Name { host, wildcard: domain.is_some() })
 }
 
+/// Returns a name that `remote` can contain, in lower case; `None` if the text is no such name.
+pub(crate) fn remote_name(text: &str) -> Option<String> {
+    match parse_selector(text) {
+        Ok(AddressSelector::Name { host, wildcard: false }) => Some(host),
+        _ => None,
+    }
+}
+
 fn parse_network(text: &str, network: &str, length: &str) -> Result<AddressSelector, Fault> {
     let Ok(address) = network.parse::<IpAddr>() else {
         let fix = "write the whole address before the slash, for example \"10.0.0.0/8\" or \

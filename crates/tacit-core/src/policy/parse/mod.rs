@@ -58,6 +58,7 @@ mod value;
 mod when;
 mod words;
 
+pub(crate) use address::remote_name;
 pub use value::{parse_duration, parse_size};
 pub use words::language;
 

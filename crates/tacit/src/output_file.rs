@@ -1,4 +1,4 @@
-//! Writes the policy of an import to the file that `--output` names.
+//! Writes a policy to the file that `--output` names.
 //!
 //! ```text
 //!   a new file                    is created atomically
@@ -20,20 +20,20 @@ use crate::temporary_file::TemporaryFile;
 
 /// Identifies a file independently of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FileId {
+pub(crate) struct FileId {
     device: u64,
     inode: u64,
 }
 
 impl FileId {
-    pub(super) fn of(metadata: &Metadata) -> Self {
+    pub(crate) fn of(metadata: &Metadata) -> Self {
         Self { device: metadata.dev(), inode: metadata.ino() }
     }
 }
 
 /// The kind of output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Written {
+pub(crate) enum Written {
     /// A file, which another program can read by its name.
     File,
     /// A descriptor, a FIFO or a device.
@@ -44,7 +44,7 @@ pub(super) enum Written {
 ///
 /// # Errors
 /// What failed and what to do, in one line without the file name.
-pub(super) fn write(
+pub(crate) fn write(
     path: &Path,
     text: &str,
     inputs: &[FileId],
@@ -56,7 +56,7 @@ pub(super) fn write(
     };
     if found.as_ref().is_some_and(|metadata| inputs.contains(&FileId::of(metadata))) {
         let fix = "use --output with the name of another file";
-        return Err(format!("the file is an input of this import and is not overwritten: {fix}"));
+        return Err(format!("the file is an input of this command and is not overwritten: {fix}"));
     }
     let written = match &found {
         None => create(path, text).map(|()| Written::File),

@@ -1,0 +1,225 @@
+//! Copies three kinds of packets of a network namespace: the answer to the SYN of each TCP
+//! connection, the answers of DNS servers, and the answers with which servers begin TLS.
+//!
+//! A packet socket receives the copies. Its filter runs in the kernel, so other packets cost only
+//! the filter. Packets pass unchanged, also if the kernel has no room for a copy.
+//!
+//! ```text
+//!   SYN with ACK                     a server accepts a TCP connection
+//!   UDP from port 53                 a DNS server answers
+//!   TCP data 16 03 .. .. .. 02       a ServerHello of TLS at the beginning of a segment
+//! ```
+//!
+//! Limits: the kernel keeps [`BUFFER_BYTES`] of copies, and of each packet at most
+//! [`COPY_BYTES_MAX`] bytes. Fragments after the first one and packets with IPv6 extension headers
+//! are not copied.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, sockopt};
+
+use crate::option::{MEMORY_DROPS, attach_filter, bind_to_interface, memory};
+
+/// The largest number of bytes of one copy.
+pub const COPY_BYTES_MAX: usize = 4096;
+/// The room for copies. The kernel counts each copy with its administration.
+const BUFFER_BYTES: usize = 4 << 20;
+/// The bytes that are kept of a TCP segment: all headers with their options.
+const SEGMENT_BYTES_KEPT: u32 = 128;
+/// The index that stands for all interfaces.
+const ALL_INTERFACES: u32 = 0;
+
+/// Receives the copies.
+#[derive(Debug)]
+pub struct PacketWatch {
+    socket: Arc<OwnedFd>,
+}
+
+impl PacketWatch {
+    /// Begins to copy the packets of all interfaces of the network namespace.
+    ///
+    /// # Errors
+    /// The process lacks `CAP_NET_RAW`, or the kernel has no packet sockets.
+    pub fn open() -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        // Without a protocol the socket receives nothing until the filter is attached.
+        let family = AddressFamily::PACKET;
+        let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
+        if sockopt::set_socket_recv_buffer_size_force(&socket, BUFFER_BYTES).is_err() {
+            // Without `CAP_NET_ADMIN` for the host, the limit of the host applies.
+            sockopt::set_socket_recv_buffer_size(&socket, BUFFER_BYTES)?;
+        }
+        attach_filter(socket.as_fd(), &mut filter())?;
+        bind_to_interface(socket.as_fd(), ALL_INTERFACES)?;
+        Ok(Self { socket: Arc::new(socket) })
+    }
+
+    /// Returns the socket, so that the caller can wait for it.
+    #[must_use]
+    pub fn socket(&self) -> &Arc<OwnedFd> {
+        &self.socket
+    }
+
+    /// Receives a copy, which begins with the IP header; returns the number of bytes.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is none; otherwise the error of the kernel.
+    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let (bytes, _) = rustix::net::recv(&*self.socket, buffer, RecvFlags::empty())?;
+        Ok(bytes)
+    }
+
+    /// Returns the number of copies for which the kernel had no room.
+    ///
+    /// # Errors
+    /// The error of `getsockopt`.
+    pub fn dropped(&self) -> io::Result<u32> {
+        Ok(memory(self.socket.as_fd())?[MEMORY_DROPS])
+    }
+}
+
+/// A position in the filter to which conditions jump.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Label {
+    V4,
+    Tcp4,
+    V6,
+    Tcp6,
+    Payload,
+    KeepSegment,
+    KeepAnswer,
+    Drop,
+    /// The following statement.
+    Next,
+}
+
+/// A statement of the filter, and where it continues.
+#[derive(Clone, Copy, Debug)]
+struct Statement {
+    at: Label,
+    code: u32,
+    k: u32,
+    then: Label,
+    otherwise: Label,
+}
+
+/// A statement after which the next one follows.
+const fn next(code: u32, k: u32) -> Statement {
+    Statement { at: Label::Next, code, k, then: Label::Next, otherwise: Label::Next }
+}
+
+/// A condition.
+const fn jump(code: u32, k: u32, then: Label, otherwise: Label) -> Statement {
+    Statement { at: Label::Next, code, k, then, otherwise }
+}
+
+impl Statement {
+    /// Gives the statement a label.
+    const fn at(self, label: Label) -> Self {
+        Self { at: label, ..self }
+    }
+}
+
+/// The conditions of the filter. In both branches, X is the offset of the TCP data at
+/// [`Label::Payload`].
+const STATEMENTS: &[Statement] = &[
+    next(LOAD_WORD, ANCILLARY + PROTOCOL),
+    jump(JUMP_EQUAL, ETHERTYPE_V4, Label::V4, Label::Next),
+    jump(JUMP_EQUAL, ETHERTYPE_V6, Label::V6, Label::Drop),
+    // IPv4.
+    next(LOAD_HALF, 6).at(Label::V4),
+    jump(JUMP_SET, FRAGMENT_OFFSET, Label::Drop, Label::Next),
+    next(LOAD_HEADER_LENGTH, 0),
+    next(LOAD_BYTE, 9),
+    jump(JUMP_EQUAL, TCP, Label::Tcp4, Label::Next),
+    jump(JUMP_EQUAL, UDP, Label::Next, Label::Drop),
+    next(LOAD_HALF_BEHIND_X, 0),
+    jump(JUMP_EQUAL, DNS_PORT, Label::KeepAnswer, Label::Drop),
+    next(LOAD_BYTE_BEHIND_X, 13).at(Label::Tcp4),
+    next(AND, SYN | ACK),
+    jump(JUMP_EQUAL, SYN | ACK, Label::KeepSegment, Label::Next),
+    next(LOAD_BYTE_BEHIND_X, 12),
+    next(AND, 0xf0),
+    next(SHIFT_RIGHT, 2),
+    next(ADD_X, 0),
+    next(COPY_TO_X, 0),
+    jump(JUMP_IF_ANY, 0, Label::Payload, Label::Payload),
+    // IPv6.
+    next(LOAD_BYTE, 6).at(Label::V6),
+    jump(JUMP_EQUAL, TCP, Label::Tcp6, Label::Next),
+    jump(JUMP_EQUAL, UDP, Label::Next, Label::Drop),
+    next(LOAD_HALF, 40),
+    jump(JUMP_EQUAL, DNS_PORT, Label::KeepAnswer, Label::Drop),
+    next(LOAD_BYTE, 53).at(Label::Tcp6),
+    next(AND, SYN | ACK),
+    jump(JUMP_EQUAL, SYN | ACK, Label::KeepSegment, Label::Next),
+    next(LOAD_BYTE, 52),
+    next(AND, 0xf0),
+    next(SHIFT_RIGHT, 2),
+    next(ADD, 40),
+    next(COPY_TO_X, 0),
+    // The record header of a handshake, and the type of its first message.
+    next(LOAD_HALF_BEHIND_X, 0).at(Label::Payload),
+    jump(JUMP_EQUAL, HANDSHAKE_RECORD, Label::Next, Label::Drop),
+    next(LOAD_BYTE_BEHIND_X, 5),
+    jump(JUMP_EQUAL, SERVER_HELLO, Label::KeepSegment, Label::Drop),
+    next(RETURN, SEGMENT_BYTES_KEPT).at(Label::KeepSegment),
+    next(RETURN, COPY_BYTES_MAX as u32).at(Label::KeepAnswer),
+    next(RETURN, 0).at(Label::Drop),
+];
+
+/// Builds the filter.
+fn filter() -> Vec<libc::sock_filter> {
+    let distance = |from: usize, to: Label| match to {
+        Label::Next => 0,
+        to => {
+            let to = STATEMENTS.iter().position(|statement| statement.at == to).unwrap_or(0);
+            // All labels follow the conditions that jump to them, with fewer than 256 statements.
+            u8::try_from(to.saturating_sub(from + 1)).unwrap_or(u8::MAX)
+        }
+    };
+    let all = STATEMENTS.iter().enumerate();
+    let instruction = all.map(|(at, statement)| libc::sock_filter {
+        // The codes of classic BPF have 16 bits.
+        code: u16::try_from(statement.code).unwrap_or(0),
+        jt: distance(at, statement.then),
+        jf: distance(at, statement.otherwise),
+        k: statement.k,
+    });
+    instruction.collect()
+}
+
+/// `SKF_AD_OFF`: added to an offset, it selects what the kernel knows about a packet in addition to
+/// its bytes.
+const ANCILLARY: u32 = 0xffff_f000;
+const PROTOCOL: u32 = 0;
+const ETHERTYPE_V4: u32 = 0x0800;
+const ETHERTYPE_V6: u32 = 0x86dd;
+const FRAGMENT_OFFSET: u32 = 0x1fff;
+const TCP: u32 = 6;
+const UDP: u32 = 17;
+const DNS_PORT: u32 = 53;
+const SYN: u32 = 0x02;
+const ACK: u32 = 0x10;
+/// The type of a handshake record, and the first byte of all its versions.
+const HANDSHAKE_RECORD: u32 = 0x1603;
+const SERVER_HELLO: u32 = 2;
+const LOAD_WORD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+const LOAD_HALF: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_ABS;
+const LOAD_BYTE: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_ABS;
+const LOAD_HALF_BEHIND_X: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_IND;
+const LOAD_BYTE_BEHIND_X: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_IND;
+/// Loads four times the lower half of the first byte into X: the length of an IPv4 header.
+const LOAD_HEADER_LENGTH: u32 = libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH;
+const AND: u32 = libc::BPF_ALU | libc::BPF_AND | libc::BPF_K;
+const SHIFT_RIGHT: u32 = libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K;
+const ADD: u32 = libc::BPF_ALU | libc::BPF_ADD | libc::BPF_K;
+const ADD_X: u32 = libc::BPF_ALU | libc::BPF_ADD | libc::BPF_X;
+const COPY_TO_X: u32 = libc::BPF_MISC | libc::BPF_TAX;
+const JUMP_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+const JUMP_SET: u32 = libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K;
+/// A condition whose two branches are equal.
+const JUMP_IF_ANY: u32 = JUMP_SET;
+const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
