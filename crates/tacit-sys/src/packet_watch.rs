@@ -1,31 +1,38 @@
-//! Copies three kinds of packets of a network namespace: the answer to the SYN of each TCP
-//! connection, the answers of DNS servers, and the answers with which servers begin TLS.
+//! Copies the packets of a network namespace that show its connections, the names of servers, and
+//! where servers begin TLS.
 //!
 //! A packet socket receives the copies. Its filter runs in the kernel, so other packets cost only
 //! the filter. Packets pass unchanged, also if the kernel has no room for a copy.
 //!
 //! ```text
-//!   SYN with ACK                     a server accepts a TCP connection
-//!   UDP from port 53                 a DNS server answers
+//!   outgoing SYN without ACK         a program connects, or a forwarded flow begins
+//!   SYN with ACK                     a server accepts a connection
 //!   TCP data 16 03 .. .. .. 02       a ServerHello of TLS at the beginning of a segment
+//!   outgoing UDP to port 53          a question to a DNS server
+//!   UDP from port 53                 its answer
 //! ```
+//!
+//! Of `lo`, only DNS messages are copied. A copy may also be of a packet that was not asked for.
 //!
 //! Limits: the kernel keeps [`BUFFER_BYTES`] of copies, and of each packet at most
 //! [`COPY_BYTES_MAX`] bytes. Fragments after the first one and packets with IPv6 extension headers
 //! are not copied.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use crate::option::{MEMORY_DROPS, attach_filter, bind_to_interface, memory};
+use crate::netlink::route::LO;
+use crate::option::{MEMORY_DROPS, attach_filter, bind_to_interface, drop_all_packets, memory};
 
 /// The largest number of bytes of one copy.
-pub const COPY_BYTES_MAX: usize = 4096;
+pub const COPY_BYTES_MAX: usize = MESSAGE_BYTES_KEPT as usize;
 /// The room for copies. The kernel counts each copy with its administration.
-const BUFFER_BYTES: usize = 4 << 20;
+pub const BUFFER_BYTES: usize = 4 << 20;
+/// The bytes that are kept of a DNS message. Larger ones are cut off.
+const MESSAGE_BYTES_KEPT: u32 = 1500;
 /// The bytes that are kept of a TCP segment: all headers with their options.
 const SEGMENT_BYTES_KEPT: u32 = 128;
 /// The index that stands for all interfaces.
@@ -62,13 +69,30 @@ impl PacketWatch {
         &self.socket
     }
 
-    /// Receives a copy, which begins with the IP header; returns the number of bytes.
+    /// Receives a copy, which begins with the IP header.
     ///
     /// # Errors
     /// `WouldBlock` if there is none; otherwise the error of the kernel.
-    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        let (bytes, _) = rustix::net::recv(&*self.socket, buffer, RecvFlags::empty())?;
-        Ok(bytes)
+    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<PacketCopy> {
+        // SAFETY: every bit pattern of zeros is a valid sockaddr_ll.
+        let mut from: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        let mut length = libc::socklen_t::try_from(size_of::<libc::sockaddr_ll>()).unwrap_or(0);
+        let fd = self.socket.as_raw_fd();
+        let to = buffer.as_mut_ptr().cast();
+        let address = (&raw mut from).cast();
+        // SAFETY: the buffer is live and writable for its length, and the address for the length
+        // that the kernel receives.
+        let received = unsafe { libc::recvfrom(fd, to, buffer.len(), 0, address, &raw mut length) };
+        let bytes = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+        Ok(PacketCopy { bytes, is_sent: u32::from(from.sll_pkttype) == PACKET_OUTGOING })
+    }
+
+    /// Ends the copies. Those that the kernel has made can still be received.
+    ///
+    /// # Errors
+    /// The error of `setsockopt`.
+    pub fn end(&self) -> io::Result<()> {
+        drop_all_packets(self.socket.as_fd())
     }
 
     /// Returns the number of copies for which the kernel had no room.
@@ -80,6 +104,15 @@ impl PacketWatch {
     }
 }
 
+/// A copy that was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketCopy {
+    /// The number of bytes.
+    pub bytes: usize,
+    /// Whether this host sends the packet. Otherwise it has arrived.
+    pub is_sent: bool,
+}
+
 /// A position in the filter to which conditions jump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Label {
@@ -88,8 +121,12 @@ enum Label {
     V6,
     Tcp6,
     Payload,
+    /// Keeps the headers of a packet that this host sends.
+    OutgoingSegment,
+    /// Keeps a DNS message that this host sends.
+    OutgoingMessage,
     KeepSegment,
-    KeepAnswer,
+    KeepMessage,
     Drop,
     /// The following statement.
     Next,
@@ -136,24 +173,34 @@ const STATEMENTS: &[Statement] = &[
     jump(JUMP_EQUAL, TCP, Label::Tcp4, Label::Next),
     jump(JUMP_EQUAL, UDP, Label::Next, Label::Drop),
     next(LOAD_HALF_BEHIND_X, 0),
-    jump(JUMP_EQUAL, DNS_PORT, Label::KeepAnswer, Label::Drop),
-    next(LOAD_BYTE_BEHIND_X, 13).at(Label::Tcp4),
+    jump(JUMP_EQUAL, DNS_PORT, Label::KeepMessage, Label::Next),
+    next(LOAD_HALF_BEHIND_X, 2),
+    jump(JUMP_EQUAL, DNS_PORT, Label::OutgoingMessage, Label::Drop),
+    next(LOAD_WORD, ANCILLARY + INTERFACE).at(Label::Tcp4),
+    jump(JUMP_EQUAL, LO, Label::Drop, Label::Next),
+    next(LOAD_BYTE_BEHIND_X, 13),
     next(AND, SYN | ACK),
+    jump(JUMP_EQUAL, SYN, Label::OutgoingSegment, Label::Next),
     jump(JUMP_EQUAL, SYN | ACK, Label::KeepSegment, Label::Next),
     next(LOAD_BYTE_BEHIND_X, 12),
     next(AND, 0xf0),
     next(SHIFT_RIGHT, 2),
     next(ADD_X, 0),
     next(COPY_TO_X, 0),
-    jump(JUMP_IF_ANY, 0, Label::Payload, Label::Payload),
+    jump(JUMP_SET, 0, Label::Payload, Label::Payload),
     // IPv6.
     next(LOAD_BYTE, 6).at(Label::V6),
     jump(JUMP_EQUAL, TCP, Label::Tcp6, Label::Next),
     jump(JUMP_EQUAL, UDP, Label::Next, Label::Drop),
     next(LOAD_HALF, 40),
-    jump(JUMP_EQUAL, DNS_PORT, Label::KeepAnswer, Label::Drop),
-    next(LOAD_BYTE, 53).at(Label::Tcp6),
+    jump(JUMP_EQUAL, DNS_PORT, Label::KeepMessage, Label::Next),
+    next(LOAD_HALF, 42),
+    jump(JUMP_EQUAL, DNS_PORT, Label::OutgoingMessage, Label::Drop),
+    next(LOAD_WORD, ANCILLARY + INTERFACE).at(Label::Tcp6),
+    jump(JUMP_EQUAL, LO, Label::Drop, Label::Next),
+    next(LOAD_BYTE, 53),
     next(AND, SYN | ACK),
+    jump(JUMP_EQUAL, SYN, Label::OutgoingSegment, Label::Next),
     jump(JUMP_EQUAL, SYN | ACK, Label::KeepSegment, Label::Next),
     next(LOAD_BYTE, 52),
     next(AND, 0xf0),
@@ -165,8 +212,12 @@ const STATEMENTS: &[Statement] = &[
     jump(JUMP_EQUAL, HANDSHAKE_RECORD, Label::Next, Label::Drop),
     next(LOAD_BYTE_BEHIND_X, 5),
     jump(JUMP_EQUAL, SERVER_HELLO, Label::KeepSegment, Label::Drop),
+    next(LOAD_WORD, ANCILLARY + PACKET_TYPE).at(Label::OutgoingSegment),
+    jump(JUMP_EQUAL, PACKET_OUTGOING, Label::KeepSegment, Label::Drop),
+    next(LOAD_WORD, ANCILLARY + PACKET_TYPE).at(Label::OutgoingMessage),
+    jump(JUMP_EQUAL, PACKET_OUTGOING, Label::KeepMessage, Label::Drop),
     next(RETURN, SEGMENT_BYTES_KEPT).at(Label::KeepSegment),
-    next(RETURN, COPY_BYTES_MAX as u32).at(Label::KeepAnswer),
+    next(RETURN, MESSAGE_BYTES_KEPT).at(Label::KeepMessage),
     next(RETURN, 0).at(Label::Drop),
 ];
 
@@ -195,6 +246,9 @@ fn filter() -> Vec<libc::sock_filter> {
 /// its bytes.
 const ANCILLARY: u32 = 0xffff_f000;
 const PROTOCOL: u32 = 0;
+const PACKET_TYPE: u32 = 4;
+const INTERFACE: u32 = 8;
+const PACKET_OUTGOING: u32 = 4;
 const ETHERTYPE_V4: u32 = 0x0800;
 const ETHERTYPE_V6: u32 = 0x86dd;
 const FRAGMENT_OFFSET: u32 = 0x1fff;
@@ -220,6 +274,4 @@ const ADD_X: u32 = libc::BPF_ALU | libc::BPF_ADD | libc::BPF_X;
 const COPY_TO_X: u32 = libc::BPF_MISC | libc::BPF_TAX;
 const JUMP_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
 const JUMP_SET: u32 = libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K;
-/// A condition whose two branches are equal.
-const JUMP_IF_ANY: u32 = JUMP_SET;
 const RETURN: u32 = libc::BPF_RET | libc::BPF_K;

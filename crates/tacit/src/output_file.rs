@@ -67,6 +67,14 @@ pub(crate) fn write(
     written.map_err(|error| cannot_write(&error))
 }
 
+/// Checks whether a new file can be created at this path, without leaving one.
+///
+/// # Errors
+/// As [`write`].
+pub(crate) fn check_new(path: &Path) -> std::result::Result<(), String> {
+    temporary_for(path, 0o600).map(drop).map_err(|error| cannot_write(&error))
+}
+
 /// Whether the path names a descriptor of this process.
 fn is_descriptor(path: &Path) -> bool {
     const NAMES: [&str; 4] = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc/self/fd"];

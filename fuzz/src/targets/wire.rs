@@ -82,8 +82,11 @@ pub(crate) fn dns_files(input: &[u8]) {
 
 /// A copy of a program's packet, as the kernel makes it.
 pub(crate) fn syn(input: &[u8]) {
-    let _ = SeenPacket::parse(input);
+    let seen = SeenPacket::parse(input);
     let Some(syn) = Syn::parse(input) else { return };
+    let has_ports = [syn.key.program, syn.key.destination].iter().all(|end| end.port() != 0);
+    let opened = has_ports.then_some(SeenPacket::Opened(syn.key));
+    assert_eq!(seen, opened, "every SYN with ports opens a connection");
     let released = syn.released();
     assert!(released.len() <= HEADERS_BYTES_MAX, "a released SYN must have no data");
     let again = Syn::parse(&released).expect("a released SYN must parse as a SYN");

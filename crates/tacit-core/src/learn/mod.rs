@@ -16,9 +16,9 @@ mod packet;
 mod text;
 mod traffic;
 
-pub use packet::SeenPacket;
+pub use packet::{DnsExchange, SeenPacket};
 pub use text::policy_text;
 pub use traffic::{
     ADDRESSES_MAX, CONNECTIONS_MAX, FlowOwner, LearntFlow, LearntPlace, LearntTraffic, NAMES_MAX,
-    OWNERS_MAX, PLACES_MAX, PlaceKey,
+    OWNERS_MAX, PLACES_MAX, PlaceKey, WAITING_MAX,
 };

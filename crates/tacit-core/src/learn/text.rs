@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::iter;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use super::traffic::{FlowOwner, LearntPlace, LearntTraffic, PlaceKey};
@@ -24,41 +25,49 @@ pub fn policy_text(traffic: &LearntTraffic, observed: Duration) -> String {
     for (key, place) in places {
         text.push('\n');
         comment(&mut text, &owners_words(place));
-        comment(&mut text, &format!("{}, {}.", counted(place), tls_words(key, place)));
-        if let Some(words) = addresses_words(key, place) {
+        comment(&mut text, &counted(place));
+        if let Some(words) = others_words(key, place) {
             comment(&mut text, &words);
         }
-        text.push_str(&Rule { key, name: unique_name(key, &mut names) }.to_string());
+        let name = unique_name(key, &mut names);
+        text.push_str(&Rule { key, place, name }.to_string());
     }
     text
 }
 
 fn head(places: &[(&PlaceKey, &LearntPlace)], left_out: u64, observed: Duration) -> String {
     let connections: u64 = places.iter().map(|(_, place)| place.connections).sum();
-    let rules = places.len();
     let mut text = String::new();
+    let rules = places.len();
+    let seconds = observed.as_secs();
     comment(
         &mut text,
         &format!(
-            "A first policy for this host. `tacit learn` has written it after {} s, in which it \
-             observed {connections} connections; each of the {rules} rules permits some of them.",
-            observed.as_secs()
+            "Written by `tacit learn` after {seconds} s: {connections} connections, {rules} rules. \
+             The rules permit these connections, for all programs, and protect nothing yet."
         ),
     );
     if left_out > 0 {
-        comment(&mut text, &format!("{left_out} more connections exceeded a limit: no rule."));
+        let more = "more connections have no rule, because there are too many destinations.";
+        comment(&mut text, &format!("{left_out} {more}"));
     }
     text.push_str("#\n");
-    comment(
-        &mut text,
-        "This policy protects nothing yet. To protect the connections of a rule, replace \
-         `permit = true`, for example by `tls = { trust = \"system\" }` if the server speaks TLS \
-         at this port, and delete rules for connections that you do not want. Then set \
-         `unmatched = \"deny\"`, and check the result with `tacit check`.",
-    );
+    for step in NEXT_STEPS {
+        comment(&mut text, step);
+    }
     text.push_str("version = 1\n\n[host]\nunmatched = \"permit\"\n");
     text
 }
+
+const NEXT_STEPS: [&str; 4] = [
+    "1. Delete the rules for connections that you do not want.",
+    "2. Connections that use TLS need no change. For others, replace `permit = true` by `tls`, if \
+     the server speaks TLS at this port; for inbound rules, tacit is the server. tacit.toml(5) \
+     describes `tls`.",
+    "3. Set `unmatched = \"deny\"`. What has no rule is then refused, also what `tacit learn` does \
+     not see: tacit(1) lists it.",
+    "4. Check the policy on this host: `tacit check FILE`.",
+];
 
 /// Appends a comment, in lines of [`COMMENT_WIDTH`] characters.
 fn comment(text: &mut String, words: &str) {
@@ -78,68 +87,68 @@ fn comment(text: &mut String, words: &str) {
 }
 
 fn owners_words(place: &LearntPlace) -> String {
-    if place.owners.is_empty() {
-        return "Program unknown.".to_owned();
-    }
     let mut owners: Vec<_> = place.owners.iter().collect();
     owners.sort_by_key(|(_, connections)| std::cmp::Reverse(**connections));
-    let more = if place.has_more_owners { " and others" } else { "" };
-    let all: Vec<_> = owners.into_iter().map(|(owner, _)| owner_words(owner)).collect();
-    format!("{}{more}.", all.join(", "))
+    let known: u64 = place.owners.values().sum();
+    let mut all: Vec<_> = owners.into_iter().map(|(owner, _)| owner_words(owner)).collect();
+    if known < place.connections {
+        all.push("other or unknown programs".to_owned());
+    }
+    format!("Used by {}.", all.join(", "))
 }
 
 fn owner_words(owner: &FlowOwner) -> String {
-    let user = owner.user.as_ref().map(|user| format!("user {user}"));
-    let known = [owner.program.clone(), user, owner.unit.clone()];
-    let known: Vec<_> = known.into_iter().flatten().collect();
+    let user = owner.user.as_ref().map(|user| format!("user {}", quoted(user)));
+    let [program, unit] = [&owner.program, &owner.unit].map(|name| name.as_deref().map(quoted));
+    let known: Vec<_> = [program, user, unit].into_iter().flatten().collect();
     match known.split_first() {
-        None => "a program".to_owned(),
+        None => "an unknown program".to_owned(),
         Some((first, [])) => first.clone(),
         Some((first, rest)) => format!("{first} ({})", rest.join(", ")),
     }
 }
 
+/// A name in quotes, if it could be taken for other words of the comment.
+fn quoted(name: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+@:".contains(c);
+    if name.chars().all(is_plain) { name.to_owned() } else { format!("{name:?}") }
+}
+
 fn counted(place: &LearntPlace) -> String {
-    match place.connections {
-        1 => "1 connection".to_owned(),
-        connections => format!("{connections} connections"),
-    }
-}
-
-/// Whether the servers began TLS. The other side of an inbound connection is the client, and the
-/// program of this host is the server.
-fn tls_words(key: &PlaceKey, place: &LearntPlace) -> String {
-    let server = match key {
-        PlaceKey::Outbound { .. } => "the server",
-        PlaceKey::Inbound { .. } => "the program",
-    };
+    let connections = place.connections;
+    let plural = if connections == 1 { "" } else { "s" };
     match place.tls {
-        0 => "no TLS was seen".to_owned(),
-        all if all == place.connections => format!("with TLS of {server}"),
-        some => format!("{some} of them with TLS of {server}"),
+        0 => format!("{connections} connection{plural}, without TLS as far as seen."),
+        tls => format!("{connections} connection{plural}, {tls} of them with TLS."),
     }
 }
 
-fn addresses_words(key: &PlaceKey, place: &LearntPlace) -> Option<String> {
-    let addresses: Vec<_> = place.addresses.iter().map(ToString::to_string).collect();
-    let more = if place.has_more_addresses { " and others" } else { "" };
-    let all = format!("{}{more}", addresses.join(", "));
+fn others_words(key: &PlaceKey, place: &LearntPlace) -> Option<String> {
+    let more = place.has_more_addresses;
     match key {
-        PlaceKey::Outbound { host, .. } if *host == all => None,
-        PlaceKey::Outbound { .. } => Some(format!("Addresses: {all}.")),
-        PlaceKey::Inbound { .. } => Some(format!("Clients: {all}.")),
+        PlaceKey::Outbound { host, .. } if host.parse::<IpAddr>().is_ok() => None,
+        PlaceKey::Outbound { host, .. } => Some(match more {
+            true => format!("Name: {host}, with more addresses than the rule has."),
+            false => format!("Name: {host}."),
+        }),
+        PlaceKey::Inbound { .. } => {
+            let clients: Vec<_> = place.addresses.iter().map(ToString::to_string).collect();
+            let others = if more { " and others" } else { "" };
+            Some(format!("Clients: {}{others}.", clients.join(", ")))
+        }
     }
 }
 
 /// The rule for a destination or a port.
 struct Rule<'k> {
     key: &'k PlaceKey,
+    place: &'k LearntPlace,
     name: String,
 }
 
 impl fmt::Display for Rule<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, name } = self;
+        let Self { key, place, name } = self;
         let (protocol, direction) = match key {
             PlaceKey::Outbound { protocol, .. } => (protocol, "outbound"),
             PlaceKey::Inbound { protocol, .. } => (protocol, "inbound"),
@@ -149,8 +158,13 @@ impl fmt::Display for Rule<'_> {
             writeln!(f, "protocol = \"{protocol}\"")?;
         }
         match key {
-            PlaceKey::Outbound { host, port, .. } => {
-                writeln!(f, "remote = \"{host}\"\nremote-ports = {port}")?;
+            PlaceKey::Outbound { port, .. } => {
+                let all: Vec<_> = place.addresses.iter().map(|one| format!("\"{one}\"")).collect();
+                match all.as_slice() {
+                    [one] => writeln!(f, "remote = {one}")?,
+                    all => writeln!(f, "remote = [{}]", all.join(", "))?,
+                }
+                writeln!(f, "remote-ports = {port}")?;
             }
             PlaceKey::Inbound { port, .. } => writeln!(f, "local-ports = {port}")?,
         }
@@ -177,19 +191,29 @@ fn unique_name(key: &PlaceKey, names: &mut BTreeSet<String>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::packet::DnsExchange;
     use super::super::traffic::LearntFlow;
     use super::*;
     use crate::flow::{Direction, Protocol};
+    use crate::held::FlowEnds;
     use crate::policy;
     use proptest::prelude::*;
     use std::time::Instant;
+
+    fn look_up(traffic: &mut LearntTraffic, name: &str, address: [u8; 4]) {
+        let ends = ["10.0.0.1:40000", "10.0.0.53:53"].map(|end| end.parse().unwrap());
+        let ends = FlowEnds { program: ends[0], destination: ends[1] };
+        let exchange = DnsExchange { ends, id: 7, name: name.to_owned() };
+        traffic.take_question(exchange.clone(), Instant::now());
+        traffic.take_answer(&exchange, &[address.into()], Instant::now());
+    }
 
     fn observe(traffic: &mut LearntTraffic, direction: Direction, ends: [&str; 2]) {
         let [local, remote] = ends.map(|end| end.parse().unwrap());
         let owner = FlowOwner {
             unit: Some("app.service".to_owned()),
             user: Some("app".to_owned()),
-            program: Some("/usr/bin/app\n[[rule]]".to_owned()),
+            program: Some("/usr/bin/a, b\n[[rule]]".to_owned()),
         };
         let owner = Some(owner);
         let protocol = if ends[1].ends_with(":123") { Protocol::Udp } else { Protocol::Tcp };
@@ -199,27 +223,28 @@ mod tests {
     #[test]
     fn a_policy_permits_what_was_observed() {
         let mut traffic = LearntTraffic::default();
-        traffic.take_names("db.example", &["10.7.0.3".parse().unwrap()]);
+        look_up(&mut traffic, "db.example", [10, 7, 0, 3]);
+        look_up(&mut traffic, "db.example", [10, 7, 0, 4]);
         let outbound = Direction::Outbound;
         observe(&mut traffic, outbound, ["10.0.0.1:40000", "10.7.0.3:5432"]);
-        observe(&mut traffic, outbound, ["10.0.0.1:40001", "10.7.0.3:5432"]);
+        observe(&mut traffic, outbound, ["10.0.0.1:40001", "10.7.0.4:5432"]);
         observe(&mut traffic, outbound, ["[fd00::1]:40001", "[fd00::7]:443"]);
         observe(&mut traffic, outbound, ["10.0.0.1:40001", "10.7.0.9:123"]);
         observe(&mut traffic, Direction::Inbound, ["10.0.0.1:22", "10.9.0.1:5000"]);
-        let [server, client] = ["10.7.0.3:5432", "10.0.0.1:40001"].map(|end| end.parse().unwrap());
-        traffic.note_tls(server, client);
+        let ends = ["10.0.0.1:40001", "10.7.0.4:5432"].map(|end| end.parse().unwrap());
+        traffic.note_tls(FlowEnds { program: ends[0], destination: ends[1] });
         let text = policy_text(&traffic, Duration::from_secs(60));
         let rules = text.split_once("[host]").unwrap().1;
         let wanted = r#"
 unmatched = "permit"
 
-# /usr/bin/app\n[[rule]] (user app, app.service).
-# 2 connections, 1 of them with TLS of the server.
-# Addresses: 10.7.0.3.
+# Used by "/usr/bin/a, b\n[[rule]]" (user app, app.service).
+# 2 connections, 1 of them with TLS.
+# Name: db.example.
 [[rule]]
 name = "tcp-5432-db.example"
 direction = "outbound"
-remote = "db.example"
+remote = ["10.7.0.3", "10.7.0.4"]
 remote-ports = 5432
 permit = true
 "#;
@@ -240,7 +265,7 @@ permit = true
             let mut traffic = LearntTraffic::default();
             for (at, name) in (0_u8..).zip(&names) {
                 let address = [10, 7, 0, at];
-                traffic.take_names(name, &[address.into()]);
+                look_up(&mut traffic, name, address);
                 let remote = format!("10.7.0.{at}:443");
                 observe(&mut traffic, Direction::Outbound, ["10.0.0.1:4000", &remote]);
             }

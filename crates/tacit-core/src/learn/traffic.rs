@@ -1,10 +1,12 @@
 //! Counts the connections of a host by their destination, or by their port if they are inbound.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use super::packet::DnsExchange;
 use crate::flow::{Direction, Protocol};
+use crate::held::FlowEnds;
 use crate::policy::remote_name;
 
 /// The maximum number of destinations and ports.
@@ -14,16 +16,20 @@ pub const NAMES_MAX: usize = 65_536;
 /// The maximum number of connections that are recognised when they are reported again.
 pub const CONNECTIONS_MAX: usize = 65_536;
 /// The maximum number of addresses that are recorded for a destination or a port.
-pub const ADDRESSES_MAX: usize = 16;
+pub const ADDRESSES_MAX: usize = 64;
 /// The maximum number of owners that are recorded for a destination or a port.
 pub const OWNERS_MAX: usize = 8;
+/// The maximum number of connections, and of DNS questions, that wait for their answers.
+pub const WAITING_MAX: usize = 8192;
+/// How long they wait.
+const WAITING_TIME: Duration = Duration::from_secs(30);
 /// How long a connection is recognised after its last report.
 const RECOGNISED_TIME: Duration = Duration::from_secs(120);
 
 /// Who opened or accepted a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FlowOwner {
-    /// The systemd unit, or the last part of the path of another control group.
+    /// The systemd unit: the first part of the path of the control group that is no slice.
     pub unit: Option<String>,
     /// The user, by name or number.
     pub user: Option<String>,
@@ -94,17 +100,37 @@ pub struct LearntPlace {
 
 /// The connections that were observed so far.
 ///
-/// Limits: [`PLACES_MAX`] destinations and ports, [`NAMES_MAX`] addresses with a name,
-/// [`CONNECTIONS_MAX`] connections that are recognised when they are reported again. Connections
-/// beyond a limit are counted in [`LearntTraffic::left_out`].
+/// Limits:
+///
+/// * [`PLACES_MAX`] destinations and ports. Connections beyond it are counted in
+///   [`LearntTraffic::left_out`].
+/// * [`NAMES_MAX`] addresses with a name. Then a new one replaces the oldest.
+/// * [`CONNECTIONS_MAX`] connections that are recognised when they are reported again. Connections
+///   beyond it may be counted several times, and without their TLS.
+/// * [`WAITING_MAX`] connections and questions that wait for their answers. More are ignored.
 #[derive(Debug, Default)]
 pub struct LearntTraffic {
     places: BTreeMap<PlaceKey, LearntPlace>,
     /// The name that was looked up last, by address.
     names: HashMap<IpAddr, String>,
-    /// The connections that are counted, with the times of their last reports.
-    known: HashMap<FlowId, Instant>,
+    /// The addresses with a name, the oldest first.
+    named: VecDeque<IpAddr>,
+    /// The connections that are counted.
+    known: HashMap<FlowId, KnownConnection>,
+    /// The connections that programs open, with their owners, until a server accepts them.
+    opened: HashMap<FlowEnds, (Instant, FlowOwner)>,
+    /// The questions to DNS servers.
+    questions: HashMap<DnsExchange, Instant>,
     left_out: u64,
+}
+
+/// A connection that is counted.
+#[derive(Debug)]
+struct KnownConnection {
+    /// The time of its last report.
+    reported: Instant,
+    key: PlaceKey,
+    has_tls: bool,
 }
 
 /// What identifies a connection while it is open.
@@ -116,58 +142,93 @@ struct FlowId {
 }
 
 impl LearntTraffic {
-    /// Records the addresses that a DNS server has sent for a name. Names that cannot stand in a
-    /// policy are left out.
-    pub fn take_names(&mut self, name: &str, addresses: &[IpAddr]) {
-        let Some(name) = remote_name(name) else { return };
-        for address in addresses {
-            if self.names.len() < NAMES_MAX || self.names.contains_key(address) {
-                self.names.insert(address.to_canonical(), name.clone());
-            }
+    /// A program asks a DNS server.
+    pub fn take_question(&mut self, exchange: DnsExchange, now: Instant) {
+        if self.questions.len() >= WAITING_MAX {
+            self.questions.retain(|_, asked| now.duration_since(*asked) < WAITING_TIME);
+        }
+        if self.questions.len() < WAITING_MAX {
+            self.questions.insert(exchange, now);
         }
     }
 
-    /// Whether the connection is counted already. It is then recognised for longer.
-    pub fn recognises(&mut self, flow: &LearntFlow, now: Instant) -> bool {
-        let known = self.known.get_mut(&FlowId::of(flow));
-        known.map(|reported| *reported = now).is_some()
+    /// Whether the answer to a question is awaited.
+    #[must_use]
+    pub fn awaits(&self, exchange: &DnsExchange) -> bool {
+        self.questions.contains_key(exchange)
     }
 
-    /// Counts a connection, unless it is counted already. Connections within the host and their
-    /// addresses are left out.
+    /// Records the addresses that a DNS server has sent for a name, if a program has asked for it.
+    /// Names that cannot stand in a policy are left out.
+    pub fn take_answer(&mut self, exchange: &DnsExchange, addresses: &[IpAddr], now: Instant) {
+        let asked = self.questions.remove(exchange);
+        if asked.is_none_or(|asked| now.duration_since(asked) >= WAITING_TIME) {
+            return;
+        }
+        let Some(name) = remote_name(&exchange.name) else { return };
+        for address in addresses.iter().map(IpAddr::to_canonical) {
+            if self.names.insert(address, name.clone()).is_none() {
+                self.named.push_back(address);
+            }
+        }
+        while self.named.len() > NAMES_MAX {
+            self.named.pop_front().map(|oldest| self.names.remove(&oldest));
+        }
+    }
+
+    /// A program opens a connection.
+    pub fn open(&mut self, ends: FlowEnds, owner: FlowOwner, now: Instant) {
+        if self.opened.len() >= WAITING_MAX {
+            self.opened.retain(|_, (began, _)| now.duration_since(*began) < WAITING_TIME);
+        }
+        if self.opened.len() < WAITING_MAX {
+            self.opened.insert(ends, (now, owner));
+        }
+    }
+
+    /// A server accepts a connection. Counts it and returns true if a program has opened it.
+    pub fn accept(&mut self, ends: FlowEnds, now: Instant) -> bool {
+        let opened = self.opened.remove(&ends);
+        let opened = opened.filter(|(began, _)| now.duration_since(*began) < WAITING_TIME);
+        let Some((_, owner)) = opened else { return false };
+        let FlowEnds { program: local, destination: remote } = ends;
+        let direction = Direction::Outbound;
+        let protocol = Protocol::Tcp;
+        self.count(LearntFlow { direction, protocol, local, remote, owner: Some(owner) }, now);
+        true
+    }
+
+    /// Counts a connection, unless it is counted already. Connections within the host are left out.
     pub fn count(&mut self, flow: LearntFlow, now: Instant) {
         let is_within = flow.remote.ip().is_loopback() || flow.remote.ip() == flow.local.ip();
-        if is_within || self.recognises(&flow, now) {
+        let id = FlowId::of(&flow);
+        if let Some(known) = self.known.get_mut(&id) {
+            known.reported = now;
+            return;
+        }
+        if is_within || flow.remote.port() == 0 || flow.local.port() == 0 {
             return;
         }
         let key = self.key(&flow);
-        let is_full = self.places.len() >= PLACES_MAX && !self.places.contains_key(&key);
-        if is_full || self.known.len() >= CONNECTIONS_MAX {
+        if self.places.len() >= PLACES_MAX && !self.places.contains_key(&key) {
             self.left_out = self.left_out.saturating_add(1);
             return;
         }
-        self.known.insert(FlowId::of(&flow), now);
-        self.places.entry(key).or_default().add(&flow);
+        self.places.entry(key.clone()).or_default().add(&flow);
+        if self.known.len() < CONNECTIONS_MAX {
+            self.known.insert(id, KnownConnection { reported: now, key, has_tls: false });
+        }
     }
 
-    /// Records that a server has begun TLS.
-    pub fn note_tls(&mut self, server: SocketAddr, client: SocketAddr) {
-        let flow = |direction, local, remote| LearntFlow {
-            direction,
-            protocol: Protocol::Tcp,
-            local,
-            remote,
-            owner: None,
-        };
-        let ours =
-            [flow(Direction::Outbound, client, server), flow(Direction::Inbound, server, client)];
-        for flow in ours {
-            if !self.known.contains_key(&FlowId::of(&flow)) {
+    /// Records that a server has begun TLS in a connection.
+    pub fn note_tls(&mut self, ends: FlowEnds) {
+        for id in FlowId::of_connection(ends) {
+            let Some(known) = self.known.get_mut(&id).filter(|known| !known.has_tls) else {
                 continue;
-            }
-            let key = self.key(&flow);
-            if let Some(place) = self.places.get_mut(&key) {
-                place.tls = (place.tls + 1).min(place.connections);
+            };
+            known.has_tls = true;
+            if let Some(place) = self.places.get_mut(&known.key) {
+                place.tls = place.tls.saturating_add(1);
             }
         }
     }
@@ -175,8 +236,9 @@ impl LearntTraffic {
     /// Forgets connections that have not been reported for some time, so that later ones with the
     /// same addresses are counted.
     pub fn expire(&mut self, now: Instant) {
-        let is_recent = |reported: Instant| now.duration_since(reported) < RECOGNISED_TIME;
-        self.known.retain(|_, reported| is_recent(*reported));
+        let is_recent =
+            |known: &KnownConnection| now.duration_since(known.reported) < RECOGNISED_TIME;
+        self.known.retain(|_, known| is_recent(known));
     }
 
     /// What was observed, by destination and port.
@@ -195,8 +257,8 @@ impl LearntTraffic {
         match flow.direction {
             Direction::Outbound => {
                 let address = flow.remote.ip().to_canonical();
-                let name = self.names.get(&address).filter(|_| flow.protocol == Protocol::Tcp);
-                let host = name.cloned().unwrap_or_else(|| address.to_string());
+                let name = self.names.get(&address).cloned();
+                let host = name.unwrap_or_else(|| address.to_string());
                 PlaceKey::Outbound { protocol, host, port: flow.remote.port() }
             }
             Direction::Inbound => PlaceKey::Inbound { protocol, port: flow.local.port() },
@@ -231,6 +293,15 @@ impl LearntPlace {
 }
 
 impl FlowId {
+    /// The connection as its client knows it, and as its server does.
+    fn of_connection(FlowEnds { program, destination }: FlowEnds) -> [Self; 2] {
+        let protocol = Protocol::Tcp;
+        [
+            Self { protocol, local: program, remote: destination },
+            Self { protocol, local: destination, remote: program },
+        ]
+    }
+
     fn of(flow: &LearntFlow) -> Self {
         let canonical = |at: SocketAddr| SocketAddr::new(at.ip().to_canonical(), at.port());
         Self {
@@ -254,11 +325,49 @@ mod tests {
         flow(Direction::Outbound, &format!("10.0.0.1:{port}"), remote)
     }
 
+    /// A name is looked up.
+    fn look_up(traffic: &mut LearntTraffic, name: &str, address: &str, now: Instant) {
+        let exchange = exchange(name);
+        traffic.take_question(exchange.clone(), now);
+        traffic.take_answer(&exchange, &[address.parse().unwrap()], now);
+    }
+
+    fn exchange(name: &str) -> DnsExchange {
+        let ends = ends("10.0.0.1:40000", "10.0.0.53:53");
+        DnsExchange { ends, id: 7, name: name.to_owned() }
+    }
+
+    fn ends(program: &str, destination: &str) -> FlowEnds {
+        let [program, destination] = [program, destination].map(|end| end.parse().unwrap());
+        FlowEnds { program, destination }
+    }
+
+    #[test]
+    fn answers_and_connections_that_no_program_has_asked_for_are_ignored() {
+        let mut traffic = LearntTraffic::default();
+        let now = Instant::now();
+        let addresses = ["10.7.0.3".parse().unwrap()];
+        traffic.take_answer(&exchange("evil.example"), &addresses, now);
+        let opened = ends("10.0.0.1:40000", "10.7.0.3:5432");
+        assert!(!traffic.accept(opened, now));
+        traffic.open(opened, FlowOwner::default(), now);
+        assert!(!traffic.accept(ends("10.0.0.1:40000", "10.7.0.3:5433"), now));
+        assert!(traffic.accept(opened, now) && !traffic.accept(opened, now));
+        let key = traffic.places().next().unwrap().0;
+        assert!(matches!(key, PlaceKey::Outbound { host, .. } if host == "10.7.0.3"), "{key:?}");
+        // Later, neither a question nor a connection waits any more.
+        traffic.take_question(exchange("db.example"), now);
+        traffic.open(opened, FlowOwner::default(), now);
+        let later = now + WAITING_TIME;
+        traffic.take_answer(&exchange("db.example"), &addresses, later);
+        assert!(traffic.names.is_empty() && !traffic.accept(opened, later));
+    }
+
     #[test]
     fn connections_are_counted_once_by_the_name_that_was_looked_up() {
         let mut traffic = LearntTraffic::default();
         let now = Instant::now();
-        traffic.take_names("DB.example.", &["10.7.0.3".parse().unwrap()]);
+        look_up(&mut traffic, "db.example", "10.7.0.3", now);
         let first = outbound(40_000, "10.7.0.3:5432");
         traffic.count(first.clone(), now);
         traffic.count(first.clone(), now);
@@ -282,10 +391,11 @@ mod tests {
         traffic.count(outbound(40_000, "10.7.0.3:443"), now);
         traffic.count(outbound(40_001, "10.7.0.3:443"), now);
         traffic.count(flow(Direction::Inbound, "10.0.0.1:443", "10.9.0.1:5000"), now);
-        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
-        traffic.note_tls(at("10.7.0.3:443"), at("10.0.0.1:40000"));
-        traffic.note_tls(at("10.7.0.3:443"), at("10.0.0.1:50000"));
-        traffic.note_tls(at("10.0.0.1:443"), at("10.9.0.1:5000"));
+        // Another copy, and a connection that is not known.
+        for port in [40_000, 40_000, 50_000] {
+            traffic.note_tls(ends(&format!("10.0.0.1:{port}"), "10.7.0.3:443"));
+        }
+        traffic.note_tls(ends("10.9.0.1:5000", "10.0.0.1:443"));
         let seen: Vec<_> = traffic.places().map(|(_, one)| (one.connections, one.tls)).collect();
         assert_eq!(seen, [(2, 1), (1, 1)]);
     }
@@ -328,11 +438,11 @@ mod tests {
     fn every_table_has_its_limit() {
         let mut traffic = LearntTraffic::default();
         let now = Instant::now();
-        for port in 0..=u16::try_from(PLACES_MAX).unwrap() {
+        for port in 1..=u16::try_from(PLACES_MAX + 1).unwrap() {
             traffic.count(outbound(40_000, &format!("10.7.0.3:{port}")), now);
         }
         assert_eq!((traffic.places().count(), traffic.left_out()), (PLACES_MAX, 1));
-        for last in 0..20_u8 {
+        for last in 0..70_u8 {
             let owner = FlowOwner { user: Some(last.to_string()), ..FlowOwner::default() };
             let mut one = flow(Direction::Inbound, "10.0.0.1:443", &format!("10.9.0.{last}:1"));
             one.owner = Some(owner);
@@ -341,6 +451,6 @@ mod tests {
         }
         let place = traffic.places().last().unwrap().1;
         assert_eq!((place.addresses.len(), place.owners.len()), (ADDRESSES_MAX, OWNERS_MAX));
-        assert!(place.has_more_addresses && place.has_more_owners && place.connections == 20);
+        assert!(place.has_more_addresses && place.has_more_owners && place.connections == 70);
     }
 }

@@ -83,7 +83,7 @@ pub use packet_tunnel::IpsecDecision;
 pub(crate) use parse::remote_name;
 pub use parse::{
     FindingsShown, ParsedPolicy, RULES_MAX, language, parse, parse_duration, parse_files,
-    parse_size,
+    parse_size, show_duration,
 };
 pub use rule::{
     Action, Answers, Deny, ForwardRule, InboundRule, Ipsec, PathChoice, Rule, RuleForm, SendProxy,

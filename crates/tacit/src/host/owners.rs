@@ -20,6 +20,7 @@ use tacit_core::coverage::COVERAGE_SOCKETS_MAX;
 use tacit_core::flow::{self, Direction};
 use tacit_sys::IpVersion;
 use tacit_sys::netlink::diag::{self, DiagSocket};
+use tacit_sys::netlink::nft::AGENT_MARK;
 use tacit_sys::netlink::{self, Netlink, Subsystem};
 use tacit_sys::owner;
 use tacit_sys::sandbox::{self, CapabilitySet};
@@ -105,7 +106,8 @@ impl Owners {
         Some(self.described(&socket, ProgramSearch::EachProcess))
     }
 
-    /// Returns the owner of the socket that uses a flow; `None` if no socket of this host does.
+    /// Returns the owner of the socket that uses a flow; `None` if it is a socket of the agent, or
+    /// none of this host.
     pub(crate) fn user_of(
         &mut self,
         ends: SocketEnds,
@@ -115,8 +117,8 @@ impl Owners {
         Some(self.described(&socket, search))
     }
 
-    /// Returns the owner of the socket that listens for TCP at this address; `None` if no program
-    /// of this host does.
+    /// Returns the owner of the socket that listens for TCP at this address; `None` if it is a
+    /// socket of the agent, or no program of this host listens there.
     pub(crate) fn listener_at(
         &mut self,
         local: SocketAddr,
@@ -134,7 +136,8 @@ impl Owners {
 
     fn socket(&mut self, ends: SocketEnds) -> Option<DiagSocket> {
         let SocketEnds { protocol, program, peer } = ends;
-        diag::owner(&mut self.diagnosis, ip_protocol(protocol), program, peer).ok().flatten()
+        let found = diag::owner(&mut self.diagnosis, ip_protocol(protocol), program, peer);
+        found.ok().flatten().filter(|socket| !is_of_agent(socket, AGENT_MARK))
     }
 
     fn described(&mut self, socket: &DiagSocket, search: ProgramSearch) -> SocketOwner {
@@ -159,13 +162,10 @@ impl Owners {
         }
     }
 
-    /// Lists the connected sockets of programs, to other hosts. Sockets that are transparent, or
-    /// that mark their packets as the agent's, are the agent's.
+    /// Lists the connected sockets of programs, to other hosts, without those of the agent.
     pub(crate) fn list(&mut self, agent_mark: u32) -> io::Result<Vec<HostSocket>> {
         let Connected { mut sockets, listening } = self.connected()?;
-        sockets.retain(|(_, one)| {
-            !one.is_transparent && one.mark.is_none_or(|mark| mark & agent_mark == 0)
-        });
+        sockets.retain(|(_, one)| !is_of_agent(one, agent_mark));
         // Both ends of a connection within the host are in the list.
         let here: HashSet<_> = sockets.iter().map(|(_, one)| (one.local, one.peer)).collect();
         sockets.retain(|(_, one)| {
@@ -257,6 +257,11 @@ impl SeenProgram {
     }
 }
 
+/// Whether a socket is the agent's: it is transparent, or marks its packets as the agent's.
+fn is_of_agent(socket: &DiagSocket, agent_mark: u32) -> bool {
+    socket.is_transparent || socket.mark.is_some_and(|mark| mark & agent_mark != 0)
+}
+
 /// Whether a program holds this socket and uses it for the flow. The kernel also finds listeners,
 /// and sockets that their program has closed; it reports those as root's.
 fn is_held(socket: &DiagSocket, ends: SocketEnds) -> bool {
@@ -286,7 +291,7 @@ fn no_program_of_host() -> SocketOwner {
 }
 
 /// Whether an address is not one of this host: it cannot be bound.
-pub(crate) fn is_elsewhere(address: IpAddr) -> bool {
+fn is_elsewhere(address: IpAddr) -> bool {
     let bound = UdpSocket::bind((address.to_canonical(), 0));
     bound.is_err_and(|error| error.kind() == io::ErrorKind::AddrNotAvailable)
 }

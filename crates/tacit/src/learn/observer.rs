@@ -1,5 +1,13 @@
 //! Combines lists of sockets and copies of packets, and finds out who owns a connection.
+//!
+//! ```text
+//! outbound   a SYN is sent, and a socket of this host has sent it; then a server accepts it
+//! inbound    a program of this host listens at the port, and the kernel accepts a connection
+//! ```
+//!
+//! So packets from the network alone add no rule. Packets that are forwarded belong to no socket.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -11,17 +19,19 @@ use tacit_core::held::FlowEnds;
 use tacit_core::learn::{FlowOwner, LearntFlow, LearntTraffic, SeenPacket};
 use tacit_core::policy::unit_of;
 use tacit_sys::netlink::nft::AGENT_MARK;
-use tacit_sys::packet_watch::{COPY_BYTES_MAX, PacketWatch};
+use tacit_sys::packet_watch::{COPY_BYTES_MAX, PacketCopy, PacketWatch};
 
 use super::LearnError;
-use crate::host::{Owners, ProgramSearch, is_elsewhere};
+use crate::host::{Owners, ProgramSearch};
 use crate::run::protocol::{SocketEnds, SocketOwner};
 
-/// The maximum number of searches for the program of a connection in a second. A search reads the
-/// descriptors of all processes.
-pub(super) const SEARCHES_MAX: u32 = 20;
-/// The maximum number of copies that are read after the end.
-const LAST_PACKETS_MAX: usize = 65_536;
+/// How long searches for programs may take in a second. A search reads the descriptors of all
+/// processes.
+const SEARCH_TIME_MAX: Duration = Duration::from_millis(200);
+/// How long copies that wait at the end are read.
+const LAST_PACKETS_TIME_MAX: Duration = Duration::from_secs(1);
+/// The longest path of a program.
+const PATH_CHARACTERS_MAX: usize = 256;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Observes the connections of this host.
@@ -32,24 +42,33 @@ pub(super) struct Observer {
     /// The unit whose programs are observed; `None`: all.
     unit: Option<String>,
     buffer: Vec<u8>,
-    /// The searches for programs in the second that began then.
-    searches: u32,
+    /// The owners of listening sockets by their ports, since the last list.
+    listeners: HashMap<u16, Option<FlowOwner>>,
+    /// How long searches for programs took in the second that began then.
+    searched: Duration,
     second: Instant,
-    lost: u64,
+    /// Why a list of sockets failed.
+    list_error: Option<io::Error>,
 }
 
 impl Observer {
     pub(super) fn open(unit: Option<String>) -> Result<Self, LearnError> {
-        Ok(Self {
+        let mut observer = Self {
             packets: PacketWatch::open().map_err(LearnError::Packets)?,
             owners: Owners::open().map_err(LearnError::Sockets)?,
             traffic: LearntTraffic::default(),
             unit,
             buffer: vec![0; COPY_BYTES_MAX],
-            searches: 0,
+            listeners: HashMap::new(),
+            searched: Duration::ZERO,
             second: Instant::now(),
-            lost: 0,
-        })
+            list_error: None,
+        };
+        observer.list_sockets();
+        match observer.list_error.take() {
+            Some(error) => Err(LearnError::Sockets(error)),
+            None => Ok(observer),
+        }
     }
 
     /// The socket that is readable if copies wait.
@@ -61,42 +80,51 @@ impl Observer {
         &self.traffic
     }
 
-    pub(super) fn into_traffic(self) -> LearntTraffic {
-        self.traffic
+    /// The number of copies for which the kernel had no room.
+    pub(super) fn packets_lost(&self) -> u32 {
+        self.packets.dropped().unwrap_or(0)
     }
 
-    /// The number of packets that were copied and not read.
-    pub(super) fn packets_lost(&self) -> u64 {
-        self.lost
+    /// Why the last list of sockets that failed has failed.
+    pub(super) fn list_error(&self) -> Option<&io::Error> {
+        self.list_error.as_ref()
     }
 
-    /// Counts the connected sockets. Sockets that cannot be listed now are in the next list.
+    /// Counts the connected sockets.
     pub(super) fn list_sockets(&mut self) {
-        self.lost = self.packets.dropped().map_or(self.lost, u64::from);
+        self.listeners.clear();
         let now = Instant::now();
-        for socket in self.owners.list(AGENT_MARK).unwrap_or_default() {
-            self.count_owned(socket.direction, socket.ends, Some(socket.owner));
-        }
         self.traffic.expire(now);
+        match self.owners.list(AGENT_MARK) {
+            Ok(sockets) => sockets.into_iter().for_each(|socket| {
+                self.count(socket.direction, socket.ends, flow_owner(socket.owner), now);
+            }),
+            Err(error) => self.list_error = Some(error),
+        }
     }
 
     /// Reads a copy of a packet; returns false if there is none.
     pub(super) fn read_packet(&mut self) -> io::Result<bool> {
-        let bytes = match self.packets.receive(&mut self.buffer) {
-            Ok(bytes) => bytes,
+        let PacketCopy { bytes, is_sent } = match self.packets.receive(&mut self.buffer) {
+            Ok(copy) => copy,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
             // An interface has gone down: its error does not concern the others.
             Err(error) if error.kind() == io::ErrorKind::NetworkDown => return Ok(true),
             Err(error) => return Err(error),
         };
+        let now = Instant::now();
         match self.buffer.get(..bytes).and_then(SeenPacket::parse) {
-            Some(SeenPacket::Answer { name, addresses }) => {
-                self.traffic.take_names(&name, &addresses);
+            Some(SeenPacket::Question(exchange)) => self.traffic.take_question(exchange, now),
+            Some(SeenPacket::Answer { exchange, addresses }) => {
+                if self.traffic.awaits(&exchange) {
+                    self.take_server(exchange.ends, now);
+                }
+                self.traffic.take_answer(&exchange, &addresses, now);
             }
-            Some(SeenPacket::ServerHello { server, client }) => {
-                self.traffic.note_tls(server, client);
-            }
-            Some(SeenPacket::Accepted(ends)) => self.take_accepted(ends),
+            Some(SeenPacket::ServerHello(ends)) => self.traffic.note_tls(ends),
+            Some(SeenPacket::Opened(ends)) => self.take_opened(ends, now),
+            Some(SeenPacket::Accepted(ends)) if is_sent => self.take_inbound(ends, now),
+            Some(SeenPacket::Accepted(ends)) => drop(self.traffic.accept(ends, now)),
             None => {}
         }
         Ok(true)
@@ -104,85 +132,93 @@ impl Observer {
 
     /// Reads the copies that wait at the end.
     pub(super) fn finish(&mut self) -> io::Result<()> {
-        for _ in 0..LAST_PACKETS_MAX {
-            if !self.read_packet()? {
-                break;
-            }
-        }
-        self.lost = self.packets.dropped().map_or(self.lost, u64::from);
+        self.packets.end()?;
+        let until = Instant::now() + LAST_PACKETS_TIME_MAX;
+        while self.read_packet()? && Instant::now() < until {}
         Ok(())
     }
 
-    /// Counts a connection that a server has accepted, if one of its ends is on this host.
-    fn take_accepted(&mut self, FlowEnds { program, destination }: FlowEnds) {
-        let is_within = destination.ip().is_loopback() || destination.ip() == program.ip();
-        if is_within || is_known(&mut self.traffic, program, destination) {
-            return;
-        }
-        let outbound = SocketEnds { protocol: Protocol::Tcp, program, peer: destination };
-        let inbound = SocketEnds { program: destination, peer: program, ..outbound };
-        let search = self.search();
-        match [program, destination].map(|end| !is_elsewhere(end.ip())) {
-            [true, false] => {
-                // A connection that has ended already has no owner.
-                let owner = self.owners.user_of(outbound, search);
-                self.count_owned(Direction::Outbound, outbound, owner);
-            }
-            [false, true] => {
-                let owner = self.owners.listener_at(destination, search);
-                self.count_owned(Direction::Inbound, inbound, owner);
-            }
-            // Within the host, or forwarded.
-            [true, true] | [false, false] => {}
+    /// A SYN is sent.
+    fn take_opened(&mut self, ends: FlowEnds, now: Instant) {
+        let FlowEnds { program, destination: peer } = ends;
+        let socket = SocketEnds { protocol: Protocol::Tcp, program, peer };
+        let Some(owner) = self.owners.user_of(socket, ProgramSearch::Omitted) else { return };
+        let found = self.search(|owners, search| owners.user_of(socket, search));
+        let owner = flow_owner(found.unwrap_or(owner));
+        if self.is_observed(&owner) {
+            self.traffic.open(ends, owner, now);
         }
     }
 
-    fn count_owned(&mut self, direction: Direction, ends: SocketEnds, owner: Option<SocketOwner>) {
-        let SocketEnds { protocol, program: local, peer: remote } = ends;
-        let owner = owner.map(flow_owner);
-        self.count(LearntFlow { direction, protocol, local, remote, owner });
+    /// The kernel accepts a connection.
+    fn take_inbound(&mut self, FlowEnds { program, destination }: FlowEnds, now: Instant) {
+        let Some(owner) = self.listener(destination) else { return };
+        let protocol = Protocol::Tcp;
+        let ends = SocketEnds { protocol, program: destination, peer: program };
+        self.count(Direction::Inbound, ends, owner, now);
+    }
+
+    /// The owner of the socket that listens at this address.
+    fn listener(&mut self, local: SocketAddr) -> Option<FlowOwner> {
+        if let Some(known) = self.listeners.get(&local.port()) {
+            return known.clone();
+        }
+        let found = self.owners.listener_at(local, ProgramSearch::Omitted);
+        let found = found.map(|owner| {
+            let with_program = self.search(|owners, search| owners.listener_at(local, search));
+            flow_owner(with_program.unwrap_or(owner))
+        });
+        self.listeners.insert(local.port(), found.clone());
+        found
+    }
+
+    /// A DNS server answers. The program is not known: its socket is often closed by now.
+    fn take_server(&mut self, ends: FlowEnds, now: Instant) {
+        if self.unit.is_none() {
+            let FlowEnds { program: local, destination: remote } = ends;
+            let direction = Direction::Outbound;
+            let protocol = Protocol::Udp;
+            self.traffic.count(LearntFlow { direction, protocol, local, remote, owner: None }, now);
+        }
     }
 
     /// Counts a connection of the observed unit.
-    fn count(&mut self, flow: LearntFlow) {
-        let unit = flow.owner.as_ref().and_then(|owner| owner.unit.as_ref());
-        if self.unit.is_none() || self.unit.as_ref() == unit {
-            self.traffic.count(flow, Instant::now());
+    fn count(&mut self, direction: Direction, ends: SocketEnds, owner: FlowOwner, now: Instant) {
+        if self.is_observed(&owner) {
+            let SocketEnds { protocol, program: local, peer: remote } = ends;
+            let owner = Some(owner);
+            self.traffic.count(LearntFlow { direction, protocol, local, remote, owner }, now);
         }
     }
 
-    /// Whether the program of the next connection is searched for.
-    fn search(&mut self) -> ProgramSearch {
+    fn is_observed(&self, owner: &FlowOwner) -> bool {
+        self.unit.is_none() || self.unit == owner.unit
+    }
+
+    /// Searches for the program of a socket, if there is time for it in this second.
+    fn search(
+        &mut self,
+        find: impl FnOnce(&mut Owners, ProgramSearch) -> Option<SocketOwner>,
+    ) -> Option<SocketOwner> {
         let now = Instant::now();
         if now.duration_since(self.second) >= SECOND {
             self.second = now;
-            self.searches = 0;
+            self.searched = Duration::ZERO;
         }
-        if self.searches >= SEARCHES_MAX {
-            return ProgramSearch::Omitted;
+        if self.searched >= SEARCH_TIME_MAX {
+            return None;
         }
-        self.searches += 1;
-        ProgramSearch::EachProcess
+        let found = find(&mut self.owners, ProgramSearch::EachProcess);
+        self.searched += now.elapsed();
+        found
     }
 }
 
-/// Whether the connection is counted already: the packet was sent again, or passes a second
-/// interface.
-fn is_known(traffic: &mut LearntTraffic, program: SocketAddr, destination: SocketAddr) -> bool {
-    let now = Instant::now();
-    let ends =
-        [(Direction::Outbound, program, destination), (Direction::Inbound, destination, program)];
-    ends.into_iter().any(|(direction, local, remote)| {
-        let protocol = Protocol::Tcp;
-        let flow = LearntFlow { direction, protocol, local, remote, owner: None };
-        traffic.recognises(&flow, now)
-    })
-}
-
 fn flow_owner(owner: SocketOwner) -> FlowOwner {
+    let cut = |path: String| path.chars().take(PATH_CHARACTERS_MAX).collect();
     FlowOwner {
-        unit: owner.cgroup.as_deref().and_then(unit_of).map(str::to_owned),
+        unit: owner.cgroup.as_deref().and_then(unit_of).map(str::to_owned).map(cut),
         user: owner.user,
-        program: owner.program.map(|path| path.display().to_string()),
+        program: owner.program.map(|path| cut(path.display().to_string())),
     }
 }

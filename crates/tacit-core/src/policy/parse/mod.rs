@@ -59,7 +59,7 @@ mod when;
 mod words;
 
 pub(crate) use address::remote_name;
-pub use value::{parse_duration, parse_size};
+pub use value::{parse_duration, parse_size, show_duration};
 pub use words::language;
 
 #[cfg(test)]

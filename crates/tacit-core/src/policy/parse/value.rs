@@ -160,7 +160,9 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     (!text.is_empty()).then(|| Duration::from_millis(total_ms))
 }
 
-fn show_duration(duration: Duration) -> String {
+/// Formats a duration with the largest unit that needs no fraction.
+#[must_use]
+pub fn show_duration(duration: Duration) -> String {
     let ms = duration.as_millis();
     let unit = UNITS.iter().find(|(_, unit_ms)| ms.is_multiple_of(u128::from(*unit_ms)));
     let (unit, unit_ms) = unit.unwrap_or(&("ms", 1));
