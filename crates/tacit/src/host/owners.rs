@@ -117,6 +117,15 @@ impl Owners {
         Some(self.described(&socket, search))
     }
 
+    /// Whether a socket of this host uses a flow, or has used it and is closed: the kernel keeps
+    /// closed sockets for a time, without their owners.
+    pub(crate) fn has_socket(&mut self, ends: SocketEnds) -> bool {
+        self.socket(ends).is_some_and(|socket| {
+            canonical(socket.local) == canonical(ends.program)
+                && canonical(socket.peer) == canonical(ends.peer)
+        })
+    }
+
     /// Returns the owner of the socket that listens for TCP at this address; `None` if it is a
     /// socket of the agent, or no program of this host listens there.
     pub(crate) fn listener_at(

@@ -142,9 +142,15 @@ impl Observer {
     fn take_opened(&mut self, ends: FlowEnds, now: Instant) {
         let FlowEnds { program, destination: peer } = ends;
         let socket = SocketEnds { protocol: Protocol::Tcp, program, peer };
-        let Some(owner) = self.owners.user_of(socket, ProgramSearch::Omitted) else { return };
-        let found = self.search(|owners, search| owners.user_of(socket, search));
-        let owner = flow_owner(found.unwrap_or(owner));
+        let owner = match self.owners.user_of(socket, ProgramSearch::Omitted) {
+            Some(owner) => {
+                let found = self.search(|owners, search| owners.user_of(socket, search));
+                flow_owner(found.unwrap_or(owner))
+            }
+            // The program has closed it already.
+            None if self.owners.has_socket(socket) => FlowOwner::default(),
+            None => return,
+        };
         if self.is_observed(&owner) {
             self.traffic.open(ends, owner, now);
         }
