@@ -32,6 +32,7 @@ pub mod netlink;
 mod option;
 pub mod orphan;
 pub mod owner;
+mod packet_filter;
 pub mod packet_watch;
 pub mod peer;
 pub mod process;

@@ -27,6 +27,14 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use crate::netlink::route::LO;
 use crate::option::{MEMORY_DROPS, attach_filter, bind_to_interface, drop_all_packets, memory};
 
+use crate::packet_filter::Target::{Next, To};
+use crate::packet_filter::{
+    ACK, ADD, ADD_X, AND, COPY_TO_X, ETHERTYPE_V4, ETHERTYPE_V6, INTERFACE, JUMP_EQUAL, JUMP_SET,
+    LOAD_BYTE, LOAD_BYTE_BEHIND_X, LOAD_HALF, LOAD_HALF_BEHIND_X, LOAD_HEADER_LENGTH, LOAD_WORD,
+    PACKET_OUTGOING, PACKET_TYPE, PROTOCOL, RETURN, SHIFT_RIGHT, SYN, Statement, TCP, UDP,
+    assemble, go, jump, next,
+};
+
 /// The largest number of bytes of one copy.
 pub const COPY_BYTES_MAX: usize = MESSAGE_BYTES_KEPT as usize;
 /// The room for copies. The kernel counts each copy with its administration.
@@ -58,7 +66,7 @@ impl PacketWatch {
             // Without `CAP_NET_ADMIN` for the host, the limit of the host applies.
             sockopt::set_socket_recv_buffer_size(&socket, BUFFER_BYTES)?;
         }
-        attach_filter(socket.as_fd(), &mut filter())?;
+        attach_filter(socket.as_fd(), &mut assemble(STATEMENTS))?;
         bind_to_interface(socket.as_fd(), ALL_INTERFACES)?;
         Ok(Self { socket: Arc::new(socket) })
     }
@@ -128,80 +136,51 @@ enum Label {
     KeepSegment,
     KeepMessage,
     Drop,
-    /// The following statement.
-    Next,
-}
-
-/// A statement of the filter, and where it continues.
-#[derive(Clone, Copy, Debug)]
-struct Statement {
-    at: Label,
-    code: u32,
-    k: u32,
-    then: Label,
-    otherwise: Label,
-}
-
-/// A statement after which the next one follows.
-const fn next(code: u32, k: u32) -> Statement {
-    Statement { at: Label::Next, code, k, then: Label::Next, otherwise: Label::Next }
-}
-
-/// A condition.
-const fn jump(code: u32, k: u32, then: Label, otherwise: Label) -> Statement {
-    Statement { at: Label::Next, code, k, then, otherwise }
-}
-
-impl Statement {
-    /// Gives the statement a label.
-    const fn at(self, label: Label) -> Self {
-        Self { at: label, ..self }
-    }
 }
 
 /// The conditions of the filter. In both branches, X is the offset of the TCP data at
 /// [`Label::Payload`].
-const STATEMENTS: &[Statement] = &[
-    next(LOAD_WORD, ANCILLARY + PROTOCOL),
-    jump(JUMP_EQUAL, ETHERTYPE_V4, Label::V4, Label::Next),
-    jump(JUMP_EQUAL, ETHERTYPE_V6, Label::V6, Label::Drop),
+const STATEMENTS: &[Statement<Label>] = &[
+    next(LOAD_WORD, PROTOCOL),
+    jump(JUMP_EQUAL, ETHERTYPE_V4, To(Label::V4), Next),
+    jump(JUMP_EQUAL, ETHERTYPE_V6, To(Label::V6), To(Label::Drop)),
     // IPv4.
     next(LOAD_HALF, 6).at(Label::V4),
-    jump(JUMP_SET, FRAGMENT_OFFSET, Label::Drop, Label::Next),
+    jump(JUMP_SET, FRAGMENT_OFFSET, To(Label::Drop), Next),
     next(LOAD_HEADER_LENGTH, 0),
     next(LOAD_BYTE, 9),
-    jump(JUMP_EQUAL, TCP, Label::Tcp4, Label::Next),
-    jump(JUMP_EQUAL, UDP, Label::Next, Label::Drop),
+    jump(JUMP_EQUAL, TCP, To(Label::Tcp4), Next),
+    jump(JUMP_EQUAL, UDP, Next, To(Label::Drop)),
     next(LOAD_HALF_BEHIND_X, 0),
-    jump(JUMP_EQUAL, DNS_PORT, Label::KeepMessage, Label::Next),
+    jump(JUMP_EQUAL, DNS_PORT, To(Label::KeepMessage), Next),
     next(LOAD_HALF_BEHIND_X, 2),
-    jump(JUMP_EQUAL, DNS_PORT, Label::OutgoingMessage, Label::Drop),
-    next(LOAD_WORD, ANCILLARY + INTERFACE).at(Label::Tcp4),
-    jump(JUMP_EQUAL, LO, Label::Drop, Label::Next),
+    jump(JUMP_EQUAL, DNS_PORT, To(Label::OutgoingMessage), To(Label::Drop)),
+    next(LOAD_WORD, INTERFACE).at(Label::Tcp4),
+    jump(JUMP_EQUAL, LO, To(Label::Drop), Next),
     next(LOAD_BYTE_BEHIND_X, 13),
     next(AND, SYN | ACK),
-    jump(JUMP_EQUAL, SYN, Label::OutgoingSegment, Label::Next),
-    jump(JUMP_EQUAL, SYN | ACK, Label::KeepSegment, Label::Next),
+    jump(JUMP_EQUAL, SYN, To(Label::OutgoingSegment), Next),
+    jump(JUMP_EQUAL, SYN | ACK, To(Label::KeepSegment), Next),
     next(LOAD_BYTE_BEHIND_X, 12),
     next(AND, 0xf0),
     next(SHIFT_RIGHT, 2),
     next(ADD_X, 0),
     next(COPY_TO_X, 0),
-    jump(JUMP_SET, 0, Label::Payload, Label::Payload),
+    go(Label::Payload),
     // IPv6.
     next(LOAD_BYTE, 6).at(Label::V6),
-    jump(JUMP_EQUAL, TCP, Label::Tcp6, Label::Next),
-    jump(JUMP_EQUAL, UDP, Label::Next, Label::Drop),
+    jump(JUMP_EQUAL, TCP, To(Label::Tcp6), Next),
+    jump(JUMP_EQUAL, UDP, Next, To(Label::Drop)),
     next(LOAD_HALF, 40),
-    jump(JUMP_EQUAL, DNS_PORT, Label::KeepMessage, Label::Next),
+    jump(JUMP_EQUAL, DNS_PORT, To(Label::KeepMessage), Next),
     next(LOAD_HALF, 42),
-    jump(JUMP_EQUAL, DNS_PORT, Label::OutgoingMessage, Label::Drop),
-    next(LOAD_WORD, ANCILLARY + INTERFACE).at(Label::Tcp6),
-    jump(JUMP_EQUAL, LO, Label::Drop, Label::Next),
+    jump(JUMP_EQUAL, DNS_PORT, To(Label::OutgoingMessage), To(Label::Drop)),
+    next(LOAD_WORD, INTERFACE).at(Label::Tcp6),
+    jump(JUMP_EQUAL, LO, To(Label::Drop), Next),
     next(LOAD_BYTE, 53),
     next(AND, SYN | ACK),
-    jump(JUMP_EQUAL, SYN, Label::OutgoingSegment, Label::Next),
-    jump(JUMP_EQUAL, SYN | ACK, Label::KeepSegment, Label::Next),
+    jump(JUMP_EQUAL, SYN, To(Label::OutgoingSegment), Next),
+    jump(JUMP_EQUAL, SYN | ACK, To(Label::KeepSegment), Next),
     next(LOAD_BYTE, 52),
     next(AND, 0xf0),
     next(SHIFT_RIGHT, 2),
@@ -209,69 +188,20 @@ const STATEMENTS: &[Statement] = &[
     next(COPY_TO_X, 0),
     // The record header of a handshake, and the type of its first message.
     next(LOAD_HALF_BEHIND_X, 0).at(Label::Payload),
-    jump(JUMP_EQUAL, HANDSHAKE_RECORD, Label::Next, Label::Drop),
+    jump(JUMP_EQUAL, HANDSHAKE_RECORD, Next, To(Label::Drop)),
     next(LOAD_BYTE_BEHIND_X, 5),
-    jump(JUMP_EQUAL, SERVER_HELLO, Label::KeepSegment, Label::Drop),
-    next(LOAD_WORD, ANCILLARY + PACKET_TYPE).at(Label::OutgoingSegment),
-    jump(JUMP_EQUAL, PACKET_OUTGOING, Label::KeepSegment, Label::Drop),
-    next(LOAD_WORD, ANCILLARY + PACKET_TYPE).at(Label::OutgoingMessage),
-    jump(JUMP_EQUAL, PACKET_OUTGOING, Label::KeepMessage, Label::Drop),
+    jump(JUMP_EQUAL, SERVER_HELLO, To(Label::KeepSegment), To(Label::Drop)),
+    next(LOAD_WORD, PACKET_TYPE).at(Label::OutgoingSegment),
+    jump(JUMP_EQUAL, PACKET_OUTGOING, To(Label::KeepSegment), To(Label::Drop)),
+    next(LOAD_WORD, PACKET_TYPE).at(Label::OutgoingMessage),
+    jump(JUMP_EQUAL, PACKET_OUTGOING, To(Label::KeepMessage), To(Label::Drop)),
     next(RETURN, SEGMENT_BYTES_KEPT).at(Label::KeepSegment),
     next(RETURN, MESSAGE_BYTES_KEPT).at(Label::KeepMessage),
     next(RETURN, 0).at(Label::Drop),
 ];
 
-/// Builds the filter.
-fn filter() -> Vec<libc::sock_filter> {
-    let distance = |from: usize, to: Label| match to {
-        Label::Next => 0,
-        to => {
-            let to = STATEMENTS.iter().position(|statement| statement.at == to).unwrap_or(0);
-            // All labels follow the conditions that jump to them, with fewer than 256 statements.
-            u8::try_from(to.saturating_sub(from + 1)).unwrap_or(u8::MAX)
-        }
-    };
-    let all = STATEMENTS.iter().enumerate();
-    let instruction = all.map(|(at, statement)| libc::sock_filter {
-        // The codes of classic BPF have 16 bits.
-        code: u16::try_from(statement.code).unwrap_or(0),
-        jt: distance(at, statement.then),
-        jf: distance(at, statement.otherwise),
-        k: statement.k,
-    });
-    instruction.collect()
-}
-
-/// `SKF_AD_OFF`: added to an offset, it selects what the kernel knows about a packet in addition to
-/// its bytes.
-const ANCILLARY: u32 = 0xffff_f000;
-const PROTOCOL: u32 = 0;
-const PACKET_TYPE: u32 = 4;
-const INTERFACE: u32 = 8;
-const PACKET_OUTGOING: u32 = 4;
-const ETHERTYPE_V4: u32 = 0x0800;
-const ETHERTYPE_V6: u32 = 0x86dd;
 const FRAGMENT_OFFSET: u32 = 0x1fff;
-const TCP: u32 = 6;
-const UDP: u32 = 17;
 const DNS_PORT: u32 = 53;
-const SYN: u32 = 0x02;
-const ACK: u32 = 0x10;
 /// The type of a handshake record, and the first byte of all its versions.
 const HANDSHAKE_RECORD: u32 = 0x1603;
 const SERVER_HELLO: u32 = 2;
-const LOAD_WORD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-const LOAD_HALF: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_ABS;
-const LOAD_BYTE: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_ABS;
-const LOAD_HALF_BEHIND_X: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_IND;
-const LOAD_BYTE_BEHIND_X: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_IND;
-/// Loads four times the lower half of the first byte into X: the length of an IPv4 header.
-const LOAD_HEADER_LENGTH: u32 = libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH;
-const AND: u32 = libc::BPF_ALU | libc::BPF_AND | libc::BPF_K;
-const SHIFT_RIGHT: u32 = libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K;
-const ADD: u32 = libc::BPF_ALU | libc::BPF_ADD | libc::BPF_K;
-const ADD_X: u32 = libc::BPF_ALU | libc::BPF_ADD | libc::BPF_X;
-const COPY_TO_X: u32 = libc::BPF_MISC | libc::BPF_TAX;
-const JUMP_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-const JUMP_SET: u32 = libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K;
-const RETURN: u32 = libc::BPF_RET | libc::BPF_K;

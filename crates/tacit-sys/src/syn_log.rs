@@ -19,6 +19,12 @@ pub use crate::netlink::nft::Copies;
 use crate::netlink::nft::{AGENT_MARK, RELEASE_MARK, SYN_LOG_GROUP};
 use crate::netlink::route::LO;
 use crate::option::{attach_filter, bind_to_interface};
+use crate::packet_filter::Target::{Next, To};
+use crate::packet_filter::{
+    ACK, AND, ETHERTYPE_V4, ETHERTYPE_V6, JUMP_EQUAL, LOAD_BYTE, LOAD_BYTE_BEHIND_X,
+    LOAD_HEADER_LENGTH, LOAD_WORD, MARK, PACKET_HOST, PACKET_TYPE, PROTOCOL, RETURN, SYN,
+    Statement, TCP, assemble, go, jump, next,
+};
 
 /// Opens the socket that receives the copies, in the network namespace of the calling thread.
 ///
@@ -38,7 +44,7 @@ fn packet_socket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     // Without a protocol the socket receives nothing until the filter is attached.
     let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::DGRAM, flags, None)?;
-    attach_filter(socket.as_fd(), &mut filter())?;
+    attach_filter(socket.as_fd(), &mut assemble(STATEMENTS))?;
     bind_to_interface(socket.as_fd(), LO)?;
     Ok(socket)
 }
@@ -103,71 +109,35 @@ impl AsFd for SynLog {
     }
 }
 
-/// Builds the filter that keeps the headers of SYNs that arrive on the interface and that the agent
-/// has not sent.
-fn filter() -> Vec<libc::sock_filter> {
-    let statement = |code: u32, k: u32| libc::sock_filter { code: code_of(code), jt: 0, jf: 0, k };
-    // Each condition jumps to the end. The distance is filled in when all conditions are known.
-    let unless = |code: u32, k: u32| libc::sock_filter { code: code_of(code), jt: 0, jf: DROP, k };
-    let mut program = vec![
-        statement(LOAD_WORD, ANCILLARY + PACKET_TYPE),
-        unless(JUMP_EQUAL, PACKET_HOST),
-        statement(LOAD_WORD, ANCILLARY + MARK),
-        libc::sock_filter { jt: DROP, jf: 0, ..unless(JUMP_EQUAL, AGENT_MARK) },
-        libc::sock_filter { jt: DROP, jf: 0, ..unless(JUMP_EQUAL, RELEASE_MARK) },
-        statement(LOAD_WORD, ANCILLARY + PROTOCOL),
-        libc::sock_filter { code: code_of(JUMP_EQUAL), jt: 0, jf: 5, k: ETHERTYPE_V4 },
-        statement(LOAD_BYTE, 9),
-        unless(JUMP_EQUAL, TCP),
-        statement(LOAD_HEADER_LENGTH, 0),
-        statement(LOAD_BYTE_AFTER_HEADER, 13),
-        libc::sock_filter { code: code_of(JUMP_ALWAYS), jt: 0, jf: 0, k: 4 },
-        unless(JUMP_EQUAL, ETHERTYPE_V6),
-        statement(LOAD_BYTE, 6),
-        unless(JUMP_EQUAL, TCP),
-        statement(LOAD_BYTE, 53),
-        statement(AND, SYN | ACK),
-        unless(JUMP_EQUAL, SYN),
-        statement(RETURN, nflog::PACKET_BYTES_KEPT),
-        statement(RETURN, 0),
-    ];
-    let end = program.len() - 1;
-    for (at, instruction) in program.iter_mut().enumerate() {
-        let to_end = u8::try_from(end - at).unwrap_or(u8::MAX).saturating_sub(1);
-        for jump in [&mut instruction.jt, &mut instruction.jf] {
-            if *jump == DROP {
-                *jump = to_end;
-            }
-        }
-    }
-    program
+/// A position in the filter to which conditions jump.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    V6,
+    Flags,
+    Drop,
 }
 
-fn code_of(code: u32) -> u16 {
-    // The codes of classic BPF have 16 bits.
-    u16::try_from(code).unwrap_or(0)
-}
-
-/// A placeholder for the distance to the end.
-const DROP: u8 = u8::MAX;
-/// `SKF_AD_OFF`: added to an offset, it selects what the kernel knows about a packet in addition to
-/// its bytes.
-const ANCILLARY: u32 = 0xffff_f000;
-const PROTOCOL: u32 = 0;
-const PACKET_TYPE: u32 = 4;
-const MARK: u32 = 20;
-const PACKET_HOST: u32 = 0;
-const ETHERTYPE_V4: u32 = 0x0800;
-const ETHERTYPE_V6: u32 = 0x86dd;
-const TCP: u32 = 6;
-const SYN: u32 = 0x02;
-const ACK: u32 = 0x10;
-const LOAD_WORD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-const LOAD_BYTE: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_ABS;
-const LOAD_BYTE_AFTER_HEADER: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_IND;
-/// Loads four times the lower half of the first byte: the length of an IPv4 header.
-const LOAD_HEADER_LENGTH: u32 = libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH;
-const AND: u32 = libc::BPF_ALU | libc::BPF_AND | libc::BPF_K;
-const JUMP_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-const JUMP_ALWAYS: u32 = libc::BPF_JMP | libc::BPF_JA;
-const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
+/// The filter that keeps the headers of SYNs that arrive on the interface and that the agent has
+/// not sent.
+const STATEMENTS: &[Statement<Place>] = &[
+    next(LOAD_WORD, PACKET_TYPE),
+    jump(JUMP_EQUAL, PACKET_HOST, Next, To(Place::Drop)),
+    next(LOAD_WORD, MARK),
+    jump(JUMP_EQUAL, AGENT_MARK, To(Place::Drop), Next),
+    jump(JUMP_EQUAL, RELEASE_MARK, To(Place::Drop), Next),
+    next(LOAD_WORD, PROTOCOL),
+    jump(JUMP_EQUAL, ETHERTYPE_V4, Next, To(Place::V6)),
+    next(LOAD_BYTE, 9),
+    jump(JUMP_EQUAL, TCP, Next, To(Place::Drop)),
+    next(LOAD_HEADER_LENGTH, 0),
+    next(LOAD_BYTE_BEHIND_X, 13),
+    go(Place::Flags),
+    jump(JUMP_EQUAL, ETHERTYPE_V6, Next, To(Place::Drop)).at(Place::V6),
+    next(LOAD_BYTE, 6),
+    jump(JUMP_EQUAL, TCP, Next, To(Place::Drop)),
+    next(LOAD_BYTE, 53),
+    next(AND, SYN | ACK).at(Place::Flags),
+    jump(JUMP_EQUAL, SYN, Next, To(Place::Drop)),
+    next(RETURN, nflog::PACKET_BYTES_KEPT),
+    next(RETURN, 0).at(Place::Drop),
+];

@@ -191,7 +191,6 @@ fn unique_name(key: &PlaceKey, names: &mut BTreeSet<String>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::packet::DnsExchange;
     use super::super::traffic::LearntFlow;
     use super::*;
     use crate::flow::{Direction, Protocol};
@@ -199,14 +198,6 @@ mod tests {
     use crate::policy;
     use proptest::prelude::*;
     use std::time::Instant;
-
-    fn look_up(traffic: &mut LearntTraffic, name: &str, address: [u8; 4]) {
-        let ends = ["10.0.0.1:40000", "10.0.0.53:53"].map(|end| end.parse().unwrap());
-        let ends = FlowEnds { program: ends[0], destination: ends[1] };
-        let exchange = DnsExchange { ends, id: 7, name: name.to_owned() };
-        traffic.take_question(exchange.clone(), Instant::now());
-        traffic.take_answer(&exchange, &[address.into()], Instant::now());
-    }
 
     fn observe(traffic: &mut LearntTraffic, direction: Direction, ends: [&str; 2]) {
         let [local, remote] = ends.map(|end| end.parse().unwrap());
@@ -223,8 +214,7 @@ mod tests {
     #[test]
     fn a_policy_permits_what_was_observed() {
         let mut traffic = LearntTraffic::default();
-        look_up(&mut traffic, "db.example", [10, 7, 0, 3]);
-        look_up(&mut traffic, "db.example", [10, 7, 0, 4]);
+        traffic.take_names("db.example", &[[10, 7, 0, 3].into(), [10, 7, 0, 4].into()]);
         let outbound = Direction::Outbound;
         observe(&mut traffic, outbound, ["10.0.0.1:40000", "10.7.0.3:5432"]);
         observe(&mut traffic, outbound, ["10.0.0.1:40001", "10.7.0.4:5432"]);
@@ -265,7 +255,7 @@ permit = true
             let mut traffic = LearntTraffic::default();
             for (at, name) in (0_u8..).zip(&names) {
                 let address = [10, 7, 0, at];
-                look_up(&mut traffic, name, address);
+                traffic.take_names(name, &[address.into()]);
                 let remote = format!("10.7.0.{at}:443");
                 observe(&mut traffic, Direction::Outbound, ["10.0.0.1:4000", &remote]);
             }

@@ -152,20 +152,16 @@ impl LearntTraffic {
         }
     }
 
-    /// Whether the answer to a question is awaited.
-    #[must_use]
-    pub fn awaits(&self, exchange: &DnsExchange) -> bool {
-        self.questions.contains_key(exchange)
+    /// Whether this answers a question of a program that still waits for it.
+    pub fn was_asked(&mut self, exchange: &DnsExchange, now: Instant) -> bool {
+        let asked = self.questions.remove(exchange);
+        asked.is_some_and(|asked| now.duration_since(asked) < WAITING_TIME)
     }
 
-    /// Records the addresses that a DNS server has sent for a name, if a program has asked for it.
-    /// Names that cannot stand in a policy are left out.
-    pub fn take_answer(&mut self, exchange: &DnsExchange, addresses: &[IpAddr], now: Instant) {
-        let asked = self.questions.remove(exchange);
-        if asked.is_none_or(|asked| now.duration_since(asked) >= WAITING_TIME) {
-            return;
-        }
-        let Some(name) = remote_name(&exchange.name) else { return };
+    /// Records the addresses that a DNS server has sent for a name. Names that cannot stand in a
+    /// policy are left out.
+    pub fn take_names(&mut self, name: &str, addresses: &[IpAddr]) {
+        let Some(name) = remote_name(name) else { return };
         for address in addresses.iter().map(IpAddr::to_canonical) {
             if self.names.insert(address, name.clone()).is_none() {
                 self.named.push_back(address);
@@ -325,13 +321,6 @@ mod tests {
         flow(Direction::Outbound, &format!("10.0.0.1:{port}"), remote)
     }
 
-    /// A name is looked up.
-    fn look_up(traffic: &mut LearntTraffic, name: &str, address: &str, now: Instant) {
-        let exchange = exchange(name);
-        traffic.take_question(exchange.clone(), now);
-        traffic.take_answer(&exchange, &[address.parse().unwrap()], now);
-    }
-
     fn exchange(name: &str) -> DnsExchange {
         let ends = ends("10.0.0.1:40000", "10.0.0.53:53");
         DnsExchange { ends, id: 7, name: name.to_owned() }
@@ -346,8 +335,7 @@ mod tests {
     fn answers_and_connections_that_no_program_has_asked_for_are_ignored() {
         let mut traffic = LearntTraffic::default();
         let now = Instant::now();
-        let addresses = ["10.7.0.3".parse().unwrap()];
-        traffic.take_answer(&exchange("evil.example"), &addresses, now);
+        assert!(!traffic.was_asked(&exchange("evil.example"), now));
         let opened = ends("10.0.0.1:40000", "10.7.0.3:5432");
         assert!(!traffic.accept(opened, now));
         traffic.open(opened, FlowOwner::default(), now);
@@ -357,17 +345,19 @@ mod tests {
         assert!(matches!(key, PlaceKey::Outbound { host, .. } if host == "10.7.0.3"), "{key:?}");
         // Later, neither a question nor a connection waits any more.
         traffic.take_question(exchange("db.example"), now);
+        assert!(traffic.was_asked(&exchange("db.example"), now));
+        traffic.take_question(exchange("db.example"), now);
         traffic.open(opened, FlowOwner::default(), now);
         let later = now + WAITING_TIME;
-        traffic.take_answer(&exchange("db.example"), &addresses, later);
-        assert!(traffic.names.is_empty() && !traffic.accept(opened, later));
+        assert!(!traffic.was_asked(&exchange("db.example"), later));
+        assert!(!traffic.accept(opened, later));
     }
 
     #[test]
     fn connections_are_counted_once_by_the_name_that_was_looked_up() {
         let mut traffic = LearntTraffic::default();
         let now = Instant::now();
-        look_up(&mut traffic, "db.example", "10.7.0.3", now);
+        traffic.take_names("db.example", &["10.7.0.3".parse().unwrap()]);
         let first = outbound(40_000, "10.7.0.3:5432");
         traffic.count(first.clone(), now);
         traffic.count(first.clone(), now);

@@ -47,7 +47,7 @@ pub use facts::facts;
 pub use helper::{HostHelper, start};
 pub use joined::serve_joined;
 pub use once::{GuardFallback, counted, guard, guard_without_policy, probe, remove};
-pub(crate) use owners::{Owners, ProgramSearch};
+pub(crate) use owners::{Owners, ProgramSearch, default_agent_mark};
 pub use stored::{StoreError, store_policy};
 pub use systemd::{SystemdLack, UnitFault};
 pub use units::{DropInError, check_units, write_drop_ins};

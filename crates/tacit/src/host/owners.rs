@@ -18,9 +18,10 @@ use std::time::{Duration, Instant};
 
 use tacit_core::coverage::COVERAGE_SOCKETS_MAX;
 use tacit_core::flow::{self, Direction};
+use tacit_core::policy::HostSettings;
 use tacit_sys::IpVersion;
 use tacit_sys::netlink::diag::{self, DiagSocket};
-use tacit_sys::netlink::nft::AGENT_MARK;
+use tacit_sys::netlink::nft::host::HostMarks;
 use tacit_sys::netlink::{self, Netlink, Subsystem};
 use tacit_sys::owner;
 use tacit_sys::sandbox::{self, CapabilitySet};
@@ -146,7 +147,7 @@ impl Owners {
     fn socket(&mut self, ends: SocketEnds) -> Option<DiagSocket> {
         let SocketEnds { protocol, program, peer } = ends;
         let found = diag::owner(&mut self.diagnosis, ip_protocol(protocol), program, peer);
-        found.ok().flatten().filter(|socket| !is_of_agent(socket, AGENT_MARK))
+        found.ok().flatten().filter(|socket| !is_of_agent(socket, default_agent_mark()))
     }
 
     fn described(&mut self, socket: &DiagSocket, search: ProgramSearch) -> SocketOwner {
@@ -264,6 +265,12 @@ impl SeenProgram {
     fn of(pid: u32) -> Self {
         Self { pid, path: std::fs::read_link(format!("/proc/{pid}/exe")).ok() }
     }
+}
+
+/// The mark of an agent's own sockets, unless its policy has `mark`.
+pub(crate) fn default_agent_mark() -> u32 {
+    // The default has two bits.
+    HostMarks::new(HostSettings::MARK_DEFAULT).map_or(0, HostMarks::agent)
 }
 
 /// Whether a socket is the agent's: it is transparent, or marks its packets as the agent's.

@@ -28,7 +28,7 @@ use tacit_sys::sandbox::{self, CapabilitySet, ProcessSockets};
 use tacit_sys::watch::watch;
 use tokio::io::Interest;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval_at};
 
 use crate::exit::{EXIT_FAILURE, EXIT_OK, complain, fail, print, warn, with_fix};
 use crate::output_file;
@@ -224,7 +224,8 @@ async fn work(observer: &mut Observer, duration: Duration) -> io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;
-    let mut lists = interval(LIST_INTERVAL);
+    // The first list is that of `Observer::open`.
+    let mut lists = interval_at(tokio::time::Instant::now() + LIST_INTERVAL, LIST_INTERVAL);
     lists.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let started = Instant::now();
     let end = tokio::time::sleep(duration);

@@ -18,11 +18,10 @@ use tacit_core::flow::{Direction, Protocol};
 use tacit_core::held::FlowEnds;
 use tacit_core::learn::{FlowOwner, LearntFlow, LearntTraffic, SeenPacket};
 use tacit_core::policy::unit_of;
-use tacit_sys::netlink::nft::AGENT_MARK;
 use tacit_sys::packet_watch::{COPY_BYTES_MAX, PacketCopy, PacketWatch};
 
 use super::LearnError;
-use crate::host::{Owners, ProgramSearch};
+use crate::host::{Owners, ProgramSearch, default_agent_mark};
 use crate::run::protocol::{SocketEnds, SocketOwner};
 
 /// How long searches for programs may take in a second. A search reads the descriptors of all
@@ -95,7 +94,7 @@ impl Observer {
         self.listeners.clear();
         let now = Instant::now();
         self.traffic.expire(now);
-        match self.owners.list(AGENT_MARK) {
+        match self.owners.list(default_agent_mark()) {
             Ok(sockets) => sockets.into_iter().for_each(|socket| {
                 self.count(socket.direction, socket.ends, flow_owner(socket.owner), now);
             }),
@@ -115,17 +114,19 @@ impl Observer {
         let now = Instant::now();
         match self.buffer.get(..bytes).and_then(SeenPacket::parse) {
             Some(SeenPacket::Question(exchange)) => self.traffic.take_question(exchange, now),
-            Some(SeenPacket::Answer { exchange, addresses }) => {
-                if self.traffic.awaits(&exchange) {
-                    self.take_server(exchange.ends, now);
-                }
-                self.traffic.take_answer(&exchange, &addresses, now);
+            Some(SeenPacket::Answer { exchange, addresses })
+                if self.traffic.was_asked(&exchange, now) =>
+            {
+                self.take_server(exchange.ends, now);
+                self.traffic.take_names(&exchange.name, &addresses);
             }
             Some(SeenPacket::ServerHello(ends)) => self.traffic.note_tls(ends),
             Some(SeenPacket::Opened(ends)) => self.take_opened(ends, now),
             Some(SeenPacket::Accepted(ends)) if is_sent => self.take_inbound(ends, now),
-            Some(SeenPacket::Accepted(ends)) => drop(self.traffic.accept(ends, now)),
-            None => {}
+            Some(SeenPacket::Accepted(ends)) => {
+                self.traffic.accept(ends, now);
+            }
+            Some(SeenPacket::Answer { .. }) | None => {}
         }
         Ok(true)
     }
@@ -142,11 +143,8 @@ impl Observer {
     fn take_opened(&mut self, ends: FlowEnds, now: Instant) {
         let FlowEnds { program, destination: peer } = ends;
         let socket = SocketEnds { protocol: Protocol::Tcp, program, peer };
-        let owner = match self.owners.user_of(socket, ProgramSearch::Omitted) {
-            Some(owner) => {
-                let found = self.search(|owners, search| owners.user_of(socket, search));
-                flow_owner(found.unwrap_or(owner))
-            }
+        let owner = match self.look_up(|owners, search| owners.user_of(socket, search)) {
+            Some(owner) => flow_owner(owner),
             // The program has closed it already.
             None if self.owners.has_socket(socket) => FlowOwner::default(),
             None => return,
@@ -169,11 +167,8 @@ impl Observer {
         if let Some(known) = self.listeners.get(&local.port()) {
             return known.clone();
         }
-        let found = self.owners.listener_at(local, ProgramSearch::Omitted);
-        let found = found.map(|owner| {
-            let with_program = self.search(|owners, search| owners.listener_at(local, search));
-            flow_owner(with_program.unwrap_or(owner))
-        });
+        let found = self.look_up(|owners, search| owners.listener_at(local, search));
+        let found = found.map(flow_owner);
         self.listeners.insert(local.port(), found.clone());
         found
     }
@@ -201,8 +196,8 @@ impl Observer {
         self.unit.is_none() || self.unit == owner.unit
     }
 
-    /// Searches for the program of a socket, if there is time for it in this second.
-    fn search(
+    /// Looks up a socket, with its program if there is time for a search in this second.
+    fn look_up(
         &mut self,
         find: impl FnOnce(&mut Owners, ProgramSearch) -> Option<SocketOwner>,
     ) -> Option<SocketOwner> {
@@ -212,10 +207,12 @@ impl Observer {
             self.searched = Duration::ZERO;
         }
         if self.searched >= SEARCH_TIME_MAX {
-            return None;
+            return find(&mut self.owners, ProgramSearch::Omitted);
         }
         let found = find(&mut self.owners, ProgramSearch::EachProcess);
-        self.searched += now.elapsed();
+        if found.is_some() {
+            self.searched += now.elapsed();
+        }
         found
     }
 }
