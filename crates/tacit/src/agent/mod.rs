@@ -347,14 +347,15 @@ impl Agent {
                 }
             }
         }
-        let has_answered_restarts = match self.restarting.is_replaced() {
-            true => self.restarting.succeed(0),
-            false => self.restarting.fail("the agent ended before a new agent served"),
-        };
-        if self.changing.refuse_all(&self.shared.log) || has_answered_restarts {
-            // Lets the tasks of control connections write their answers.
-            tokio::task::yield_now().await;
+        if self.restarting.is_replaced() {
+            self.restarting.succeed(0);
+        } else {
+            self.restarting.fail("the agent ended before a new agent served");
         }
+        self.changing.refuse_all(&self.shared.log);
+        // Lets the tasks of control connections write their answers, also those that the agent gave
+        // just before it left the loop.
+        tokio::task::yield_now().await;
         self.end_traces().await;
         self.tunnels.close();
         let cut = self.shared.table.len();

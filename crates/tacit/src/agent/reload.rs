@@ -131,14 +131,12 @@ impl Changing {
         origins.any(|origin| matches!(origin, ReloadOrigin::NotConfirmed))
     }
 
-    /// Refuses all requests because the agent ends; returns whether there were any.
-    pub(super) fn refuse_all(&mut self, log: &Log) -> bool {
+    /// Refuses all requests because the agent ends.
+    pub(super) fn refuse_all(&mut self, log: &Log) {
         let under_way = self.under_way.take().map(|preparation| preparation.origins);
         let mut origins = under_way.unwrap_or_default();
         origins.append(&mut self.waiting);
-        let were_any = !origins.is_empty();
         answer(origins, &Err(ENDING.to_owned()), log);
-        were_any
     }
 
     /// Waits until a change is prepared.
