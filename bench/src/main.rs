@@ -9,6 +9,7 @@
 //! bench projection   compares the estimates of `tacit project` with measurements
 //! bench host         measures the cost of one policy for all programs of a host
 //! bench sockets      measures what a lock around the connection table would cost the agent
+//! bench relay        relays TCP connections without TLS, for the peer `relays`
 //! ```
 //! The load client and the load server are processes of `tacit workload` (see `load.rs`). A *peer*
 //! is one of the compared pairs: two proxies, two programs with a TLS library (`bench/inprocess`),
@@ -34,6 +35,7 @@ mod peers;
 mod process;
 mod progress;
 mod projection;
+mod relay;
 mod report;
 mod run_directory;
 mod runs;
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         ["host-echo", address] => host::echo(address),
         ["driver", rest @ ..] => Options::parse(rest).and_then(|options| driver::drive(&options)),
         ["peer-network", congestion] => peer_network::hold(congestion),
+        ["relay", listen, connect] => relay::run(listen, connect),
         words => Options::parse(words).and_then(|options| driver::launch(&options, words)),
     };
     match outcome {

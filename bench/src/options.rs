@@ -18,8 +18,8 @@ usage: cargo xtask bench [OPTIONS]
                      2k-tls12,1m-tls12,bulk-tls12,connect-tls12,
                      2k-chacha20,16k-chacha20,32k-chacha20,64k-chacha20,1m-chacha20,bulk-chacha20
                      [default: all]
-  --peers LIST       any of direct,inproc-openssl,inproc-rustls,stunnel,haproxy,nginx,envoy,
-                     nginx-given,envoy-given,tacit-fixed,tacit-fixed-no-cache,tacit-given,
+  --peers LIST       any of direct,relays,inproc-openssl,inproc-rustls,stunnel,haproxy,nginx,
+                     envoy,nginx-given,envoy-given,tacit-fixed,tacit-fixed-no-cache,tacit-given,
                      tacit-unmetered,tacit-run,tacit-split,tacit-one-cpu [default: all]
   --quick            take short samples, less than five minutes in total; measure only tacit and the
                      best peers, and only workloads with goals. This does not restrict

@@ -4,6 +4,7 @@
 //! ```text
 //! proxies      load client -> [client proxy] == mutual TLS ==> [server proxy] -> load server
 //!                       entry address       TLS address             application address
+//! relays       load client -> [relay] -> [relay] -> load server, without TLS
 //! in-process   load client with a library == mutual TLS ==> load server with a library
 //! tacit        [tacit run [load client]] == mutual TLS ==> [tacit run [load server]]
 //! ```
@@ -44,8 +45,9 @@ pub(crate) const METERED: &str = "tacit-given";
 pub(crate) const UNMETERED: &str = "tacit-unmetered";
 
 /// All peers, in the order of the report.
-pub(crate) static PEERS: [Peer; 16] = [
+pub(crate) static PEERS: [Peer; 17] = [
     Peer { name: "direct", title: "no TLS at all", form: Form::Direct },
+    Peer { name: "relays", title: "no TLS, two relays that only copy bytes", form: Form::Relays },
     Peer {
         name: "inproc-openssl",
         title: "OpenSSL in both programs",
@@ -121,6 +123,7 @@ pub(crate) fn start(
             proxies: None,
             far: Far::Shared,
         }),
+        Form::Relays => proxies::start_relays(peer, settings, setting),
         Form::InProcess(library) => library::start(peer, library, settings, setting),
         Form::Proxies(proxy) => proxies::start(peer, proxy, settings, setting),
         Form::Given(proxy) => {

@@ -21,6 +21,8 @@ pub(crate) struct Peer {
 pub(super) enum Form {
     /// No TLS and no proxy: the cost of the two programs and of loopback.
     Direct,
+    /// No TLS, and two relays that only copy bytes: the cost of the TCP connections of two proxies.
+    Relays,
     /// TLS by a library in both programs.
     InProcess(&'static str),
     /// Two proxies.
@@ -43,7 +45,7 @@ impl Peer {
     pub(crate) fn takes(&self, settings: TlsSettings) -> bool {
         match (&self.form, settings) {
             (_, TlsSettings::Usual) => true,
-            (Form::Direct | Form::Given(_), _) => false,
+            (Form::Direct | Form::Relays | Form::Given(_), _) => false,
             // The openssl crate cannot resume a session without unsafe code.
             (Form::InProcess(library), TlsSettings::Resumed) => *library != "openssl",
             (_, TlsSettings::Resumed) => true,

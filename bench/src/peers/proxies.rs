@@ -2,6 +2,7 @@
 //! has large TCP segments.
 
 use std::net::{SocketAddr, TcpListener};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ use crate::load::{self, LoadServer, probe, probe_words, server_words};
 use crate::peer_network;
 use crate::process::Process;
 use crate::tls_settings::TlsSettings;
+use crate::workspace::own_program;
 
 /// A pair that does not relay a byte within this time after its start has failed.
 const START_TIME_MAX: Duration = Duration::from_secs(15);
@@ -55,6 +57,35 @@ pub(super) fn start(
         settings,
         version,
         negotiated,
+        entry,
+        client: Client::Plain(Vec::new()),
+        proxies: Some([client, server]),
+        far: Far::Shared,
+    })
+}
+
+/// Starts two relays without TLS.
+pub(super) fn start_relays(
+    peer: &'static Peer,
+    settings: TlsSettings,
+    setting: &Setting<'_>,
+) -> Result<Running, String> {
+    let own = own_program()?;
+    let start = |part: &str, listen: SocketAddr, connect: SocketAddr| {
+        let mut command = Command::new(&own);
+        command.args(["relay", &listen.to_string(), &connect.to_string()]);
+        Process::start(format!("{}-{part}", peer.name), &command, &setting.dir)
+    };
+    let entry = free_address()?;
+    let between = free_address()?;
+    let mut server = start("server", between, setting.application)?;
+    let mut client = start("client", entry, between)?;
+    wait_ready(entry, &mut client, &mut server)?;
+    Ok(Running {
+        peer,
+        settings,
+        version: "part of this benchmark".to_owned(),
+        negotiated: "in clear".to_owned(),
         entry,
         client: Client::Plain(Vec::new()),
         proxies: Some([client, server]),
