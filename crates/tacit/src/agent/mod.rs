@@ -104,6 +104,9 @@ const NAMES_INTERVAL: Duration = Duration::from_secs(30);
 const WINDOWS_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a drain is checked.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(20);
+/// How often an agent that ends lets its other tasks run: a task needs three turns to accept a
+/// control connection, to read its request, and to refuse it.
+const LAST_TURNS: usize = 4;
 /// The same if the drain may last for days.
 const OUTLIVED_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -353,9 +356,13 @@ impl Agent {
             self.restarting.fail("the agent ended before a new agent served");
         }
         self.changing.refuse_all(&self.shared.log);
-        // Lets the tasks of control connections write their answers, also those that the agent gave
-        // just before it left the loop.
-        tokio::task::yield_now().await;
+        // Requests that wait, and those that still arrive, are refused.
+        requests.close();
+        while requests.try_recv().is_ok() {}
+        // The tasks of control connections write their answers.
+        for _ in 0..LAST_TURNS {
+            tokio::task::yield_now().await;
+        }
         self.end_traces().await;
         self.tunnels.close();
         let cut = self.shared.table.len();

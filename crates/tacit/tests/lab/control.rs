@@ -33,6 +33,32 @@ fn ask(stream: &UnixStream, line: &str) -> Value {
 }
 
 #[test]
+fn an_agent_that_ends_answers_the_requests_that_have_arrived() {
+    let request = "{\"verb\":\"show\",\"what\":\"costs\"}";
+    for _ in 0..8 {
+        let lab = Lab::new();
+        let (agent, _) = permit(&lab);
+        let pid = *agent.serving_pids().last().unwrap();
+        let early = UnixStream::connect(&agent.control).unwrap();
+        assert!(ask(&early, request)["ok"].is_object());
+        signal_process(pid, "STOP");
+        let late = UnixStream::connect(&agent.control).unwrap();
+        for mut stream in [&early, &late] {
+            writeln!(stream, "{request}").unwrap();
+        }
+        signal_process(pid, "TERM");
+        signal_process(pid, "CONT");
+        for stream in [early, late] {
+            let mut answer = String::new();
+            BufReader::new(stream).read_line(&mut answer).unwrap();
+            let is_refused = answer.contains("the agent is ending");
+            assert!(is_refused || answer.starts_with("{\"ok\":{"), "{answer:?}");
+        }
+        drop(agent);
+    }
+}
+
+#[test]
 fn only_a_successor_takes_over_an_agent() {
     let lab = Lab::new();
     let (agent, listen) = permit(&lab);
