@@ -61,7 +61,7 @@ use tokio::time::Instant;
 
 use crate::address::UserNames;
 use crate::clock;
-use crate::control::server::PendingRequest;
+use crate::control::server::{PendingRequest, RequestQueue};
 use crate::host::{self, HostError};
 use crate::ike::IkeNotice;
 use crate::ledger::{ThreadKind, meter};
@@ -104,11 +104,15 @@ const NAMES_INTERVAL: Duration = Duration::from_secs(30);
 const WINDOWS_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a drain is checked.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(20);
+/// The same if the drain may last for days.
+const OUTLIVED_INTERVAL: Duration = Duration::from_millis(500);
 /// How often an agent that ends lets its other tasks run: a task needs three turns to accept a
 /// control connection, to read its request, and to refuse it.
 const LAST_TURNS: usize = 4;
-/// The same if the drain may last for days.
-const OUTLIVED_INTERVAL: Duration = Duration::from_millis(500);
+/// How long an agent that ends waits until its last answers are sent.
+const LAST_ANSWERS_WAIT_MAX: Duration = Duration::from_millis(500);
+/// How often it checks that.
+const LAST_ANSWERS_POLL: Duration = Duration::from_millis(1);
 
 /// The options of an agent.
 #[derive(Clone, Debug)]
@@ -285,7 +289,7 @@ impl Signals {
 struct Control {
     opened: Opened,
     task: tokio::task::JoinHandle<()>,
-    requests: mpsc::Sender<PendingRequest>,
+    requests: RequestQueue,
 }
 
 #[derive(Clone, Copy)]
@@ -359,9 +363,13 @@ impl Agent {
         // Requests that wait, and those that still arrive, are refused.
         requests.close();
         while requests.try_recv().is_ok() {}
-        // The tasks of control connections write their answers.
         for _ in 0..LAST_TURNS {
             tokio::task::yield_now().await;
+        }
+        // Others are being answered.
+        let until = Instant::now() + LAST_ANSWERS_WAIT_MAX;
+        while self.control.requests.has_unanswered() && Instant::now() < until {
+            tokio::time::sleep(LAST_ANSWERS_POLL).await;
         }
         self.end_traces().await;
         self.tunnels.close();

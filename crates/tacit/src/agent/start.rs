@@ -39,7 +39,7 @@ use crate::address::UserNames;
 use crate::control::client::ClientError;
 use crate::control::directory;
 use crate::control::secret::SuccessorSecret;
-use crate::control::server::{self, PendingRequest};
+use crate::control::server::{self, RequestQueue};
 use crate::control::trace::Tracer;
 use crate::host::HostHelper;
 use crate::ledger::meter;
@@ -98,7 +98,7 @@ impl Agent {
         let control = Control::open(
             &options.control,
             &mut handover,
-            sender,
+            RequestQueue::new(sender),
             traces::tracer(&options, &shared),
             supervisor.as_ref(),
         )?;
@@ -107,7 +107,7 @@ impl Agent {
         let outside = outside(&installed.policy, &options, &shared.log).await?;
         let runs = Runs::open(&options, &mut handover, shared.clone(), events, opened, outside)?;
         let policy = &installed.policy;
-        let metrics = Metrics::open(policy, &mut handover, &control.requests, &shared.log)?;
+        let metrics = Metrics::open(policy, &mut handover, &control.requests.sender, &shared.log)?;
         let (tunnels, ike_notices) = Tunnels::open(policy)?;
         let (reports, supervisor_reports) = mpsc::channel(restarting::REPORTS_MAX);
         let sandbox = enter_sandbox(policy, &options, &shared);
@@ -410,7 +410,7 @@ impl Control {
     pub(super) fn open(
         path: &Path,
         handover: &mut takeover::Handover,
-        requests: mpsc::Sender<PendingRequest>,
+        requests: RequestQueue,
         tracer: Tracer,
         supervisor: Option<&Supervisor>,
     ) -> Result<Self, AgentError> {

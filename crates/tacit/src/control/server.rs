@@ -39,6 +39,42 @@ pub struct PendingRequest {
     pub back: oneshot::Sender<Reply>,
 }
 
+/// Where control connections send their requests. Counts the requests without an answer.
+#[derive(Clone, Debug)]
+pub struct RequestQueue {
+    /// The queue itself.
+    pub sender: mpsc::Sender<PendingRequest>,
+    unanswered: Rc<Cell<usize>>,
+}
+
+impl RequestQueue {
+    /// Counts the requests of this queue.
+    #[must_use]
+    pub fn new(sender: mpsc::Sender<PendingRequest>) -> Self {
+        Self { sender, unanswered: Rc::default() }
+    }
+
+    /// Whether a control connection waits for an answer, or is sending it to its client.
+    #[must_use]
+    pub fn has_unanswered(&self) -> bool {
+        self.unanswered.get() > 0
+    }
+
+    fn begin(&self) -> Unanswered {
+        self.unanswered.update(|count| count + 1);
+        Unanswered(Rc::clone(&self.unanswered))
+    }
+}
+
+/// A request counts until this is dropped.
+struct Unanswered(Rc<Cell<usize>>);
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        self.0.update(|count| count - 1);
+    }
+}
+
 /// The process of a control connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControlClient {
@@ -63,7 +99,7 @@ const REQUEST_WAIT_MAX: Duration = Duration::from_secs(60);
 /// The data that every control connection needs.
 #[derive(Clone)]
 struct ServerContext {
-    requests: mpsc::Sender<PendingRequest>,
+    requests: RequestQueue,
     secret: Option<SuccessorSecret>,
     tracer: Tracer,
 }
@@ -71,7 +107,7 @@ struct ServerContext {
 /// Accepts control connections until the task ends. A client that sends `secret` is a successor.
 pub async fn serve(
     listener: UnixListener,
-    requests: mpsc::Sender<PendingRequest>,
+    requests: RequestQueue,
     log: Log,
     secret: Option<SuccessorSecret>,
     tracer: Tracer,
@@ -126,6 +162,7 @@ async fn serve_client(stream: UnixStream, context: ServerContext, waits: Waits) 
             return Ok(());
         }
         waits.set(false);
+        let unanswered = requests.begin();
         if let Some(refusal) = refusal {
             // The client may have closed the connection. The refusal is in the log.
             let _ = send(stream.get_mut(), Reply::error(&refusal)).await;
@@ -144,15 +181,17 @@ async fn serve_client(stream: UnixStream, context: ServerContext, waits: Waits) 
             }
             // Everything that the client sends after this belongs to the trace.
             Ok(Request::Trace(request)) => {
+                drop(unanswered);
                 return trace::serve(stream.into_inner(), &tracer, request, &peer).await;
             }
             Ok(request) => {
                 is_successor |= matches!(request, Request::TakeOver { .. });
-                ask(&requests, request, Some(client)).await
+                ask(&requests.sender, request, Some(client)).await
             }
             Err(reason) => Reply::error(reason),
         };
         send(stream.get_mut(), reply).await?;
+        drop(unanswered);
         waits.set(!is_successor);
     }
 }

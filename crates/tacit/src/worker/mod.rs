@@ -57,9 +57,10 @@ const RECENT_MIN: Duration = Duration::from_millis(500);
 /// values.
 const PUBLISH_WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// Makes workers and engines publish their CPU time.
+/// Makes workers and engines publish their CPU time. It does not keep them from ending: a display
+/// may be in progress when the agent ends.
 #[derive(Debug)]
-pub struct Publisher<L: Lanes>(Vec<mpsc::Sender<Command<L>>>);
+pub struct Publisher<L: Lanes>(Vec<mpsc::WeakSender<Command<L>>>);
 
 impl<L: Lanes> Publisher<L> {
     /// Returns when all CPU time so far is in the ledger, as far as workers answer in time.
@@ -67,7 +68,7 @@ impl<L: Lanes> Publisher<L> {
         let answers = self.0.iter().filter_map(|commands| {
             let (done, answer) = oneshot::channel();
             // A worker with a full queue is busy, so it publishes anyway.
-            commands.try_send(Command::Publish(done)).is_ok().then_some(answer)
+            commands.upgrade()?.try_send(Command::Publish(done)).is_ok().then_some(answer)
         });
         let requested: Vec<_> = answers.collect();
         let all = async {
@@ -477,7 +478,7 @@ impl<L: Lanes> Workers<L> {
     /// Returns the publisher for a display that is about to read the ledger.
     #[must_use]
     pub fn publisher(&self) -> Publisher<L> {
-        Publisher(self.all())
+        Publisher(self.all().iter().map(mpsc::Sender::downgrade).collect())
     }
 
     /// Every engine and every worker.
@@ -574,4 +575,58 @@ fn start_thread<L: Lanes>(
         runs: Arc::default(),
         _assignment: assignment,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::log::{Format, LogDestination, LogLevel, Settings};
+
+    #[derive(Debug)]
+    struct NoLanes;
+
+    impl Lanes for NoLanes {
+        type Shared = ();
+        type HandedOver = ();
+
+        fn open((): (), _: crate::engine::Thread<()>) -> Rc<Self> {
+            Rc::new(Self)
+        }
+
+        fn resume(self: &Rc<Self>, (): ()) {}
+
+        fn connections((): &()) -> usize {
+            0
+        }
+    }
+
+    #[test]
+    fn a_display_in_progress_does_not_keep_workers_from_ending() {
+        let (done, ended) = channel();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                let log = Log::start(Settings {
+                    format: Format::Text,
+                    level: LogLevel::Warn,
+                    destination: LogDestination::None,
+                    launcher: None,
+                    audit: None,
+                });
+                let policy = policy::parse("version = 1\n").policy.unwrap();
+                let workers = Workers::<NoLanes>::start(&policy, &(), &log.unwrap(), None).await;
+                let workers = workers.unwrap();
+                let publisher = workers.publisher();
+                publisher.publish().await;
+                drop(workers);
+                publisher.publish().await;
+            });
+            done.send(())
+        });
+        let patience = Duration::from_secs(20);
+        assert!(ended.recv_timeout(patience).is_ok(), "a worker has not ended");
+    }
 }

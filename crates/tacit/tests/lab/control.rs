@@ -49,12 +49,13 @@ fn an_agent_that_ends_answers_the_requests_that_have_arrived() {
         signal_process(pid, "TERM");
         signal_process(pid, "CONT");
         for stream in [early, late] {
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
             let mut answer = String::new();
             BufReader::new(stream).read_line(&mut answer).unwrap();
             let is_refused = answer.contains("the agent is ending");
             assert!(is_refused || answer.starts_with("{\"ok\":{"), "{answer:?}");
         }
-        drop(agent);
+        wait_for_or("the agent to end", || agent.is_dead(), || agent.log());
     }
 }
 
