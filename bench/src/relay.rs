@@ -1,10 +1,11 @@
 //! A TCP relay that only copies bytes, without TLS. Two of these relays in a row make the same
-//! three TCP connections as two proxies, so their CPU time is about the least that two proxies can
-//! need.
+//! three TCP connections as two proxies: what proxies need beyond that is the cost of TLS and of
+//! their other work.
 //!
 //! One thread waits with epoll. Sockets are blocking, and the relay reads a socket only when it is
-//! readable. While a write waits, the relay serves no other connection. The load programs always
-//! read, so the wait ends.
+//! readable. While a write waits, the relay serves no other connection. Two relays could therefore
+//! wait for each other, if both directions of a connection were full; the load programs never send
+//! in both directions at once.
 //!
 //! Limit: each connection needs four descriptors; when there are none left, the relay ends.
 
@@ -34,13 +35,14 @@ pub(crate) fn run(listen: &str, connect: &str) -> Result<(), String> {
     let wrong = |error| format!("usage: bench relay LISTEN CONNECT: {error}");
     let listen: SocketAddr = listen.parse().map_err(wrong)?;
     let connect = connect.parse().map_err(wrong)?;
-    serve(listen, connect).map_err(|error| format!("cannot relay: {error}"))
+    let listener = TcpListener::bind(listen);
+    let relayed = listener.and_then(|listener| serve(&listener, connect));
+    relayed.map_err(|error| format!("cannot relay: {error}"))
 }
 
-fn serve(listen: SocketAddr, connect: SocketAddr) -> io::Result<()> {
-    let listener = TcpListener::bind(listen)?;
+fn serve(listener: &TcpListener, connect: SocketAddr) -> io::Result<()> {
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    epoll::add(&poll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+    epoll::add(&poll, listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
     let mut directions = HashMap::new();
     let mut next = LISTENER + 1;
     let mut events = Vec::with_capacity(EVENTS_MAX);
@@ -50,7 +52,7 @@ fn serve(listen: SocketAddr, connect: SocketAddr) -> io::Result<()> {
         for event in events.drain(..) {
             let number = event.data.u64();
             if number == LISTENER {
-                for direction in accept(&listener, connect)? {
+                for direction in accept(listener, connect)?.into_iter().flatten() {
                     let data = EventData::new_u64(next);
                     epoll::add(&poll, &direction.from, data, EventFlags::IN)?;
                     directions.insert(next, direction);
@@ -67,14 +69,15 @@ fn serve(listen: SocketAddr, connect: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// Accepts a connection, connects, and returns both directions.
-fn accept(listener: &TcpListener, connect: SocketAddr) -> io::Result<[Direction; 2]> {
+/// Accepts a connection, connects, and returns both directions. `None`: nothing listens at the
+/// other address yet; the connection is closed.
+fn accept(listener: &TcpListener, connect: SocketAddr) -> io::Result<Option<[Direction; 2]>> {
     let (near, _) = listener.accept()?;
-    let far = TcpStream::connect(connect)?;
+    let Ok(far) = TcpStream::connect(connect) else { return Ok(None) };
     near.set_nodelay(true)?;
     far.set_nodelay(true)?;
     let forth = Direction { from: near.try_clone()?, to: far.try_clone()? };
-    Ok([forth, Direction { from: far, to: near }])
+    Ok(Some([forth, Direction { from: far, to: near }]))
 }
 
 /// Copies what one read returns. The end of the stream is an error.
@@ -104,13 +107,9 @@ mod tests {
     fn both_directions_and_their_ends_are_relayed() {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let connect = server.local_addr().unwrap();
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        thread::spawn(move || serve(free, connect));
-        let mut client = loop {
-            if let Ok(client) = TcpStream::connect(free) {
-                break client;
-            }
-        };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        thread::spawn(move || serve(&listener, connect));
         let (mut end, _) = server.accept().unwrap();
         client.write_all(b"request").unwrap();
         client.shutdown(Shutdown::Write).unwrap();

@@ -109,9 +109,10 @@ const OUTLIVED_INTERVAL: Duration = Duration::from_millis(500);
 /// How often an agent that ends lets its other tasks run: a task needs three turns to accept a
 /// control connection, to read its request, and to refuse it.
 const LAST_TURNS: usize = 4;
-/// How long an agent that ends waits until its last answers are sent.
-const LAST_ANSWERS_WAIT_MAX: Duration = Duration::from_millis(500);
-/// How often it checks that.
+/// How often an agent that ends checks whether its last answers are sent. After that, it closes the
+/// connections that have none.
+const LAST_ANSWERS_POLLS_MAX: usize = 500;
+/// The time between these checks.
 const LAST_ANSWERS_POLL: Duration = Duration::from_millis(1);
 
 /// The options of an agent.
@@ -362,13 +363,15 @@ impl Agent {
         self.changing.refuse_all(&self.shared.log);
         // Requests that wait, and those that still arrive, are refused.
         requests.close();
-        while requests.try_recv().is_ok() {}
         for _ in 0..LAST_TURNS {
+            while requests.try_recv().is_ok() {}
             tokio::task::yield_now().await;
         }
         // Others are being answered.
-        let until = Instant::now() + LAST_ANSWERS_WAIT_MAX;
-        while self.control.requests.has_unanswered() && Instant::now() < until {
+        for _ in 0..LAST_ANSWERS_POLLS_MAX {
+            if !self.control.requests.has_unanswered() {
+                break;
+            }
             tokio::time::sleep(LAST_ANSWERS_POLL).await;
         }
         self.end_traces().await;

@@ -60,7 +60,7 @@ impl RequestQueue {
         self.unanswered.get() > 0
     }
 
-    fn begin(&self) -> Unanswered {
+    fn count_request(&self) -> Unanswered {
         self.unanswered.update(|count| count + 1);
         Unanswered(Rc::clone(&self.unanswered))
     }
@@ -162,7 +162,7 @@ async fn serve_client(stream: UnixStream, context: ServerContext, waits: Waits) 
             return Ok(());
         }
         waits.set(false);
-        let unanswered = requests.begin();
+        let unanswered = requests.count_request();
         if let Some(refusal) = refusal {
             // The client may have closed the connection. The refusal is in the log.
             let _ = send(stream.get_mut(), Reply::error(&refusal)).await;
@@ -186,7 +186,12 @@ async fn serve_client(stream: UnixStream, context: ServerContext, waits: Waits) 
             }
             Ok(request) => {
                 is_successor |= matches!(request, Request::TakeOver { .. });
-                ask(&requests.sender, request, Some(client)).await
+                match answer(&requests.sender, request, Some(client)).await {
+                    Some(reply) => reply,
+                    // A successor then serves without this agent.
+                    None if is_successor => return Ok(()),
+                    None => Reply::error(ENDING),
+                }
             }
             Err(reason) => Reply::error(reason),
         };
@@ -236,15 +241,101 @@ fn lives_elsewhere(stream: &UnixStream, peer: &PeerCredentials) -> Option<bool> 
     process.read(|pid| Some(process::lives_elsewhere(pid.cast_signed())))
 }
 
+const ENDING: &str = "the agent is ending";
+
 /// Passes a request to the agent and waits for the reply.
 pub(super) async fn ask(
     requests: &mpsc::Sender<PendingRequest>,
     request: Request,
     client: Option<ControlClient>,
 ) -> Reply {
+    answer(requests, request, client).await.unwrap_or_else(|| Reply::error(ENDING))
+}
+
+/// The same; `None` if the agent is ending.
+async fn answer(
+    requests: &mpsc::Sender<PendingRequest>,
+    request: Request,
+    client: Option<ControlClient>,
+) -> Option<Reply> {
     let (back, reply) = oneshot::channel();
-    if requests.send(PendingRequest { client, request, back }).await.is_err() {
-        return Reply::error("the agent is ending");
+    requests.send(PendingRequest { client, request, back }).await.ok()?;
+    reply.await.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::sync::Arc;
+
+    use arc_swap::ArcSwap;
+    use tacit_core::policy::parse as parse_policy;
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+    use crate::live::{BuildContext, Credentials, build};
+    use crate::log::{Format, LogDestination, LogLevel, Settings};
+    use crate::session::ConnectionTable;
+
+    fn context(requests: RequestQueue, secret: SuccessorSecret) -> ServerContext {
+        let policy = parse_policy("version = 1\n").policy.unwrap();
+        let built = BuildContext { credentials: &Credentials::default(), chains: None };
+        let live = build(policy, built).unwrap();
+        let log = Log::start(Settings {
+            format: Format::Text,
+            level: LogLevel::Warn,
+            destination: LogDestination::None,
+            launcher: None,
+            audit: None,
+        });
+        let tracer = Tracer {
+            live: Arc::new(ArcSwap::new(Arc::new(live))),
+            table: Arc::new(ConnectionTable::default()),
+            policy: PathBuf::new(),
+            log: log.unwrap(),
+        };
+        ServerContext { requests, secret: Some(secret), tracer }
     }
-    reply.await.unwrap_or_else(|_| Reply::error("the agent is ending"))
+
+    /// Sends requests one after the other, and returns the answers. The agent answers requests to
+    /// take over, and ends at the first other request.
+    async fn answers(requests: &[String], secret: SuccessorSecret) -> Vec<String> {
+        let (sender, mut received) = mpsc::channel(1);
+        let agent = tokio::task::spawn_local(async move {
+            while let Some(PendingRequest { request, back, .. }) = received.recv().await {
+                if !matches!(request, Request::TakeOver { .. }) {
+                    return;
+                }
+                let _ = back.send(Reply::ok(true.into()));
+            }
+        });
+        let queue = RequestQueue::new(sender);
+        let (client, server) = UnixStream::pair().unwrap();
+        let served = serve_client(server, context(queue.clone(), secret), Waits::default());
+        let served = tokio::task::spawn_local(served);
+        let mut client = BufReader::new(client);
+        let mut all = Vec::new();
+        for request in requests {
+            client.get_mut().write_all(format!("{request}\n").as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            client.read_line(&mut answer).await.unwrap();
+            all.push(answer);
+        }
+        drop(client);
+        served.await.unwrap().unwrap();
+        agent.await.unwrap();
+        assert!(!queue.has_unanswered());
+        all
+    }
+
+    #[tokio::test(flavor = "local")]
+    async fn an_agent_that_ends_refuses_operators_and_closes_the_connection_of_a_successor() {
+        let secret = SuccessorSecret::new().unwrap();
+        let show = "{\"verb\":\"show\",\"what\":\"rules\"}".to_owned();
+        let said = answers(&[show], secret.clone()).await;
+        assert!(said[0].contains("the agent is ending"), "{said:?}");
+        let take_over = format!("{{\"verb\":\"take-over\",\"secret\":\"{}\"}}", secret.to_text());
+        let said = answers(&[take_over, "{\"verb\":\"release\"}".to_owned()], secret).await;
+        assert!(said[0].starts_with("{\"ok\":") && said[1].is_empty(), "{said:?}");
+    }
 }

@@ -627,6 +627,6 @@ mod tests {
             done.send(())
         });
         let patience = Duration::from_secs(20);
-        assert!(ended.recv_timeout(patience).is_ok(), "a worker has not ended");
+        assert_eq!(ended.recv_timeout(patience), Ok(()), "a worker has not ended, or not begun");
     }
 }
