@@ -12,10 +12,9 @@
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::OwnedFd;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::fd::OwnedFd;
 
 /// Bytes that one read takes at most.
 const READ_BYTES_MAX: usize = 256 * 1024;
@@ -91,7 +90,7 @@ fn copy(direction: &mut Direction, buffer: &mut [u8]) -> io::Result<()> {
 
 /// Passes the end of the stream on.
 fn end(poll: &OwnedFd, direction: &Direction) -> io::Result<()> {
-    epoll::delete(poll, direction.from.as_fd())?;
+    epoll::delete(poll, &direction.from)?;
     // The other side may have reset the connection.
     let _ = direction.to.shutdown(Shutdown::Write);
     Ok(())

@@ -30,7 +30,6 @@ pub(crate) mod tacit;
 use self::peer::Form;
 pub(crate) use self::peer::Peer;
 pub(crate) use self::plan::{Setting, without};
-use self::running::Client;
 pub(crate) use self::running::{Far, Running};
 use crate::tls_settings::TlsSettings;
 
@@ -113,16 +112,9 @@ pub(crate) fn start(
     setting: &Setting<'_>,
 ) -> Result<Running, String> {
     let started = match &peer.form {
-        Form::Direct => Ok(Running {
-            peer,
-            settings,
-            version: "no proxy".to_owned(),
-            negotiated: "in clear".to_owned(),
-            entry: setting.application,
-            client: Client::Plain(Vec::new()),
-            proxies: None,
-            far: Far::Shared,
-        }),
+        Form::Direct => {
+            Ok(Running::in_clear(peer, settings, "no proxy", setting.application, None))
+        }
         Form::Relays => proxies::start_relays(peer, settings, setting),
         Form::InProcess(library) => library::start(peer, library, settings, setting),
         Form::Proxies(proxy) => proxies::start(peer, proxy, settings, setting),

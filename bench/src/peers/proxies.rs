@@ -81,16 +81,8 @@ pub(super) fn start_relays(
     let mut server = start("server", between, setting.application)?;
     let mut client = start("client", entry, between)?;
     wait_ready(entry, &mut client, &mut server)?;
-    Ok(Running {
-        peer,
-        settings,
-        version: "part of this benchmark".to_owned(),
-        negotiated: "in clear".to_owned(),
-        entry,
-        client: Client::Plain(Vec::new()),
-        proxies: Some([client, server]),
-        far: Far::Shared,
-    })
+    let version = "part of this benchmark";
+    Ok(Running::in_clear(peer, settings, version, entry, Some([client, server])))
 }
 
 /// Starts the same configuration in a `PeerNetwork`. It was checked as the peer as installed.

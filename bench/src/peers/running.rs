@@ -52,6 +52,26 @@ pub(crate) enum Far {
 }
 
 impl Running {
+    /// A peer without TLS that uses the shared load server.
+    pub(super) fn in_clear(
+        peer: &'static Peer,
+        settings: TlsSettings,
+        version: &str,
+        entry: SocketAddr,
+        proxies: Option<[Process; 2]>,
+    ) -> Self {
+        Self {
+            peer,
+            settings,
+            version: version.to_owned(),
+            negotiated: "in clear".to_owned(),
+            entry,
+            client: Client::Plain(Vec::new()),
+            proxies,
+            far: Far::Shared,
+        }
+    }
+
     /// The command that starts the load client for this peer with these `tacit workload` options.
     pub(crate) fn client_command(
         &self,

@@ -3,7 +3,7 @@
 
 use libc::sock_filter;
 
-/// A position in a filter to which conditions jump: the labels of the filter, and these.
+/// Where a filter continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target<L> {
     /// The statement with this label.

@@ -26,7 +26,6 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::netlink::route::LO;
 use crate::option::{MEMORY_DROPS, attach_filter, bind_to_interface, drop_all_packets, memory};
-
 use crate::packet_filter::Target::{Next, To};
 use crate::packet_filter::{
     ACK, ADD, ADD_X, AND, COPY_TO_X, ETHERTYPE_V4, ETHERTYPE_V6, INTERFACE, JUMP_EQUAL, JUMP_SET,

@@ -274,25 +274,17 @@ mod tests {
 
     use super::*;
     use crate::live::{BuildContext, Credentials, build};
-    use crate::log::{Format, LogDestination, LogLevel, Settings};
     use crate::session::ConnectionTable;
 
     fn context(requests: RequestQueue, secret: SuccessorSecret) -> ServerContext {
         let policy = parse_policy("version = 1\n").policy.unwrap();
         let built = BuildContext { credentials: &Credentials::default(), chains: None };
         let live = build(policy, built).unwrap();
-        let log = Log::start(Settings {
-            format: Format::Text,
-            level: LogLevel::Warn,
-            destination: LogDestination::None,
-            launcher: None,
-            audit: None,
-        });
         let tracer = Tracer {
             live: Arc::new(ArcSwap::new(Arc::new(live))),
             table: Arc::new(ConnectionTable::default()),
             policy: PathBuf::new(),
-            log: log.unwrap(),
+            log: Log::without_lines(),
         };
         ServerContext { requests, secret: Some(secret), tracer }
     }

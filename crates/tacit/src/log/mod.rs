@@ -259,6 +259,19 @@ enum Kind {
 }
 
 impl Log {
+    /// A log that writes no lines, for tests.
+    #[cfg(test)]
+    pub(crate) fn without_lines() -> Self {
+        Self::start(Settings {
+            format: Format::Text,
+            level: LogLevel::Warn,
+            destination: LogDestination::None,
+            launcher: None,
+            audit: None,
+        })
+        .unwrap()
+    }
+
     /// Starts the writing thread.
     ///
     /// # Errors

@@ -583,7 +583,6 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
-    use crate::log::{Format, LogDestination, LogLevel, Settings};
 
     #[derive(Debug)]
     struct NoLanes;
@@ -609,15 +608,9 @@ mod tests {
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async {
-                let log = Log::start(Settings {
-                    format: Format::Text,
-                    level: LogLevel::Warn,
-                    destination: LogDestination::None,
-                    launcher: None,
-                    audit: None,
-                });
+                let log = Log::without_lines();
                 let policy = policy::parse("version = 1\n").policy.unwrap();
-                let workers = Workers::<NoLanes>::start(&policy, &(), &log.unwrap(), None).await;
+                let workers = Workers::<NoLanes>::start(&policy, &(), &log, None).await;
                 let workers = workers.unwrap();
                 let publisher = workers.publisher();
                 publisher.publish().await;

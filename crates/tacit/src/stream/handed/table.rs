@@ -461,18 +461,10 @@ async fn close_on_request(table: std::rc::Weak<HandedConnections>, cookie: u64) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::{Format, LogDestination, LogLevel, Settings};
 
     #[test]
     fn reports_continue_while_a_socket_is_expected() {
-        let log = Log::start(Settings {
-            format: Format::Text,
-            level: LogLevel::Warn,
-            destination: LogDestination::None,
-            launcher: None,
-            audit: None,
-        });
-        let table = HandedConnections::new(log.unwrap());
+        let table = HandedConnections::new(Log::without_lines());
         let UsageSockets { destroyed, .. } = UsageSockets::open().unwrap();
         table.state.borrow_mut().reports = Some(Reports::new(Arc::new(destroyed)));
         let identity = SocketIdentity { cookie: 7, inode: 8 };

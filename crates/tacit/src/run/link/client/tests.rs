@@ -7,7 +7,6 @@ use super::*;
 use tacit_sys::netlink::usage::UsageSockets;
 use tacit_sys::{handed, query};
 
-use crate::log::{Format, LogDestination, LogLevel, Settings};
 use crate::run::link::protocol::REQUEST_BYTES_MAX;
 use crate::run::protocol::{ToConnects, receive_packet, send_packet, write};
 
@@ -80,7 +79,7 @@ fn streams_for(server: RefusingServer, kind: OpenKind) -> usize {
         let listener = UnixListener::bind(&path).unwrap();
         tokio::task::spawn_local(server.clone().accept(listener));
         let chosen = ChosenLink { path: path.clone(), level: LinkLevel::Option };
-        let link = LinkClient::open(chosen, "shop", no_log()).await.unwrap();
+        let link = LinkClient::open(chosen, "shop", Log::without_lines()).await.unwrap();
         let before = server.streams.get();
         for _ in 0..ASKED {
             let error = link.socket(kind, "192.0.2.1:80".parse().unwrap()).await.unwrap_err();
@@ -93,17 +92,6 @@ fn streams_for(server: RefusingServer, kind: OpenKind) -> usize {
     });
     std::fs::remove_file(path).unwrap();
     streams
-}
-
-fn no_log() -> Log {
-    Log::start(Settings {
-        format: Format::Text,
-        level: LogLevel::Warn,
-        destination: LogDestination::None,
-        launcher: None,
-        audit: None,
-    })
-    .unwrap()
 }
 
 #[test]
@@ -178,7 +166,7 @@ fn passed(receiver: Receiver) -> (PassedSocket, Option<Frame<ToConnects>>) {
         let listener = UnixListener::bind(&path).unwrap();
         tokio::task::spawn_local(pass_to(receiver, listener));
         let chosen = ChosenLink { path: path.clone(), level: LinkLevel::Option };
-        let link = LinkClient::open(chosen, "shop", no_log()).await.unwrap();
+        let link = LinkClient::open(chosen, "shop", Log::without_lines()).await.unwrap();
         assert!(link.passes());
         let (near, far) = query::pair().unwrap();
         let to: SocketAddr = "192.0.2.1:80".parse().unwrap();
