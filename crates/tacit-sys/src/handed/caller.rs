@@ -1,12 +1,13 @@
 //! Reads data of a thread in another process, while that thread waits in a system call. The data
 //! are the descriptors, the memory and the pending signals of the thread.
 
-use std::cell::OnceCell;
+use std::cell::RefCell;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{CWD, Mode, OFlags, RawDir, SeekFrom};
 use rustix::io::{Errno, FdFlags};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
@@ -34,8 +35,10 @@ pub struct Caller {
     /// The ID of this process.
     own: u32,
     pidfd: OwnedFd,
+    /// Whether `pidfd` refers to the thread, not to its process.
+    is_of_thread: bool,
     /// The directory of its descriptors, while it is needed.
-    directory: OnceCell<OwnedFd>,
+    directory: RefCell<Option<OwnedFd>>,
 }
 
 /// What refers to an open file among the descriptors of a process.
@@ -75,21 +78,35 @@ impl Caller {
     pub fn open(thread: u32) -> io::Result<Self> {
         // `PIDFD_THREAD` (Linux 6.9) has the value of `O_EXCL`.
         let of_thread = PidfdFlags::from_bits_retain(libc::O_EXCL.cast_unsigned());
-        let opened = match rustix::process::pidfd_open(pid(thread)?, of_thread) {
+        let opened = rustix::process::pidfd_open(pid(thread)?, of_thread);
+        let is_of_thread = opened.is_ok();
+        let pidfd = match opened {
             // Threads of a process share its descriptors, with the rare exception of threads that
             // have called `unshare`; those have files of their own, and older kernels cannot open
             // them.
             Err(Errno::INVAL) => {
-                rustix::process::pidfd_open(pid(process_of(thread)?)?, PidfdFlags::empty())
+                rustix::process::pidfd_open(pid(process_of(thread)?)?, PidfdFlags::empty())?
             }
-            opened => opened,
+            opened => opened?,
         };
         let own = std::process::id();
-        Ok(Self { thread, own, pidfd: opened?, directory: OnceCell::new() })
+        Ok(Self { thread, own, pidfd, is_of_thread, directory: RefCell::default() })
+    }
+
+    /// Whether this is certainly the thread that has this ID now: the kernel gives the ID of a
+    /// thread that has ended to another one.
+    #[must_use]
+    pub fn is_still(&self, thread: u32) -> bool {
+        // The descriptor is readable after the end of the thread.
+        let mut ended = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        self.thread == thread
+            && self.is_of_thread
+            && rustix::event::poll(&mut ended, Some(&at_once)) == Ok(0)
     }
 
     /// Closes the descriptor that a search keeps for the next one.
-    pub fn end_search(&mut self) {
+    pub fn end_search(&self) {
         self.directory.take();
     }
 
@@ -227,20 +244,21 @@ impl Caller {
 
     /// The numbers of the open descriptors; `None` if there are more than [`DESCRIPTORS_MAX`].
     fn numbers(&self) -> io::Result<Option<Vec<RawFd>>> {
-        let directory = match self.directory.get() {
+        let mut kept = self.directory.borrow_mut();
+        let directory = match kept.take() {
             Some(directory) => {
-                rustix::fs::seek(directory, SeekFrom::Start(0))?;
+                rustix::fs::seek(&directory, SeekFrom::Start(0))?;
                 directory
             }
             None => {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
                 let path = format!("/proc/{}/fd", self.thread);
-                let opened = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
-                self.directory.get_or_init(|| opened)
+                rustix::fs::openat(CWD, path, flags, Mode::empty())?
             }
         };
+        let directory = kept.insert(directory);
         let mut space = [MaybeUninit::uninit(); 8192];
-        let mut entries = RawDir::new(directory, &mut space);
+        let mut entries = RawDir::new(&*directory, &mut space);
         let mut found = Vec::new();
         while let Some(entry) = entries.next() {
             let name = entry?.file_name().to_str().ok().map(str::parse::<RawFd>);
@@ -356,6 +374,16 @@ mod tests {
         assert_eq!(caller.read_memory(address, &mut here).unwrap(), 7);
         assert_eq!(here, there);
         assert!(caller.read_memory(8, &mut here).is_err());
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_is_not_taken_for_another_one() {
+        let caller = this_thread();
+        // Linux before 6.9 opens processes only.
+        assert_eq!(caller.is_still(caller.thread()), caller.is_of_thread);
+        assert!(!caller.is_still(caller.thread() + 1));
+        let ended = std::thread::spawn(this_thread).join().unwrap();
+        assert!(!ended.is_still(ended.thread()));
     }
 
     #[test]

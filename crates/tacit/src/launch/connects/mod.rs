@@ -36,6 +36,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFlags, Timespec};
@@ -72,6 +73,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 pub(super) struct ConnectHandler {
     /// The number of the run's network namespace; `None` before the first call.
     inside: Option<u64>,
+    /// The thread of the last call. It often calls again.
+    last_caller: Option<Rc<Caller>>,
     agent: AgentChannel,
     /// Whether a program has ever got a socket of the agent.
     has_handed: bool,
@@ -100,7 +103,7 @@ struct Templates {
 #[derive(Debug)]
 struct ConnectCall {
     call: Call,
-    caller: Caller,
+    caller: Rc<Caller>,
     socket: ProgramSocket,
 }
 
@@ -179,6 +182,7 @@ impl ConnectHandler {
         self.agent.flush();
         let Some(listener) = listener else {
             // All programs have ended, or none has started. The agent may say what to ask about.
+            self.last_caller = None;
             self.pending.clear();
             self.waiting = WaitingConnects::default();
             let has_event = events.first().is_some_and(|event| !event.is_empty());
@@ -235,7 +239,7 @@ impl ConnectHandler {
         listener: &mut NotifyListener,
         call: Call,
     ) -> io::Result<Option<Call>> {
-        let Ok(caller) = Caller::open(call.thread) else {
+        let Ok(caller) = self.caller(call.thread) else {
             return listener.reply(&call, self.unknown()).map(|()| None);
         };
         let call = match examine::with_arguments(&caller, call) {
@@ -246,6 +250,16 @@ impl ConnectHandler {
             return self.set_route(listener, &caller, call, number);
         }
         self.handle(listener, caller, call).map(|()| None)
+    }
+
+    /// Opens the thread of a call.
+    fn caller(&mut self, thread: u32) -> io::Result<Rc<Caller>> {
+        if let Some(last) = self.last_caller.as_ref().filter(|last| last.is_still(thread)) {
+            return Ok(Rc::clone(last));
+        }
+        let caller = Rc::new(Caller::open(thread)?);
+        self.last_caller = Some(Rc::clone(&caller));
+        Ok(caller)
     }
 
     /// The kernel sets an option of a route only on sockets of the run.
@@ -268,7 +282,7 @@ impl ConnectHandler {
     fn handle(
         &mut self,
         listener: &mut NotifyListener,
-        caller: Caller,
+        caller: Rc<Caller>,
         call: Call,
     ) -> io::Result<()> {
         let (number, address) = match call.call {

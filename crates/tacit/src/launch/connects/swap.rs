@@ -42,7 +42,7 @@ impl ConnectHandler {
         to: SocketAddr,
         given: OwnedFd,
     ) -> io::Result<()> {
-        let PendingConnect { mut connect, properties, .. } = pending;
+        let PendingConnect { connect, properties, .. } = pending;
         if !listener.is_waiting(&connect.call) {
             self.agent.send_or_queue(FromConnects::Ended { number, error: None });
             return Ok(());

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::time::Instant;
 
 use rustix::event::Timespec;
@@ -41,7 +42,7 @@ pub(super) struct WaitingConnects {
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) call: Call,
-    pub(super) caller: Caller,
+    pub(super) caller: Rc<Caller>,
     /// The handed socket.
     pub(super) given: OwnedFd,
     /// The program's own socket, which it gets back if the connection fails; `None` if that is not

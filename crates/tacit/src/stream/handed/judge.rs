@@ -242,12 +242,15 @@ impl ConnectJudge {
                 Err(_) => return self.leave(questions, &question, Some(RelayReason::Kernel)),
             },
         };
-        self.give(questions, question, judged, own)?;
-        // While the helper connects the socket, there is time to make the next.
+        self.give(questions, question, judged, own)
+    }
+
+    /// Makes a socket for the next answer. The helper may wait for the CPU of this thread, so this
+    /// is not done before a program has its socket.
+    fn make_spare(&mut self, version: IpVersion) {
         if self.spare[version.index()].is_none() {
             self.spare[version.index()] = self.socket(version).ok();
         }
-        Ok(())
     }
 
     /// Continues after the end of a request to a link.
@@ -386,9 +389,13 @@ impl ConnectJudge {
         let PendingSocket { reserved, question, expected, to, requested } = pending;
         let identity = expected.identity;
         let local = SocketAddr::new(local.ip().to_canonical(), local.port());
+        let version = version_of(&question);
         let connection = reserved.open(&self.shared, local, question.owner);
         let started = StartedConnection { connection, identity, local, to, requested };
         self.table.start(started, number, progress, self.scope.run());
+        if matches!(self.scope.run().outside, Outside::Host) {
+            self.make_spare(version);
+        }
     }
 
     /// The program has no socket of the agent. With an error, its connection has failed.

@@ -1,17 +1,27 @@
 //! The kernel's reports about destroyed sockets. Each report costs CPU time, and the kernel sends
 //! one for each TCP socket of each program in the network namespace. So this module ends the
-//! reports while no connection needs them.
+//! reports while no connection needs them. While there are many reports, the agent does not wake
+//! for each of them, but reads them every [`READ_INTERVAL`].
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tacit_sys::netlink::usage;
+use tacit_sys::netlink::usage::{self, Destroyed};
+use tacit_sys::watch::{Watched, watch};
+use tokio::io::Interest;
+use tokio::time::sleep_until;
 
+/// The time between two reads while there are reports. The kernel stores the reports of this time:
+/// its buffer has room for some thousands.
+const READ_INTERVAL: Duration = Duration::from_millis(10);
 /// How long unneeded reports continue. So a program that often opens connections does not change
 /// the state each time.
 const UNNEEDED_TIME: Duration = Duration::from_secs(1);
+
+/// How many reports are read without a pause.
+const READ_AT_ONCE_MAX: usize = 256;
 
 /// Whether the kernel reports destroyed sockets.
 #[derive(Debug)]
@@ -77,11 +87,81 @@ impl Reports {
     }
 }
 
+/// The socket on which the kernel reports destroyed sockets.
+#[derive(Debug)]
+pub(super) struct DestroyedSockets {
+    socket: Arc<OwnedFd>,
+    wait: ReadWait,
+}
+
+/// What the next read waits for.
+#[derive(Debug)]
+enum ReadWait {
+    /// A report.
+    Report(Watched),
+    /// This time. The runtime does not watch the socket, so that reports do not wake the thread.
+    Time(tokio::time::Instant),
+}
+
+impl DestroyedSockets {
+    /// The reports on this socket.
+    ///
+    /// # Errors
+    /// The runtime does not watch the socket.
+    pub(super) fn new(socket: Arc<OwnedFd>) -> io::Result<Self> {
+        let wait = ReadWait::Report(watch(Arc::clone(&socket), Interest::READABLE)?);
+        Ok(Self { socket, wait })
+    }
+
+    /// Waits until reports may be read.
+    ///
+    /// # Errors
+    /// The runtime does not watch the socket.
+    pub(super) async fn ready(&mut self) -> io::Result<()> {
+        match &self.wait {
+            ReadWait::Report(watched) => watched.readable().await.map(drop),
+            ReadWait::Time(until) => {
+                sleep_until(*until).await;
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads the reports that have arrived, but not more than [`READ_AT_ONCE_MAX`]. Passes each of
+    /// them to `take`, and `None` after the last one.
+    ///
+    /// # Errors
+    /// The socket has failed.
+    pub(super) fn read(&mut self, mut take: impl FnMut(Option<Destroyed>)) -> io::Result<()> {
+        for count in 0..READ_AT_ONCE_MAX {
+            let Some(report) = usage::next_destroyed(self.socket.as_fd())? else {
+                self.wait = self.wait_after(count);
+                take(None);
+                return Ok(());
+            };
+            take(Some(report));
+        }
+        self.wait = ReadWait::Time(tokio::time::Instant::now());
+        Ok(())
+    }
+
+    /// What to wait for after a read of all reports, which were so many.
+    fn wait_after(&self, count: usize) -> ReadWait {
+        let later = || ReadWait::Time(tokio::time::Instant::now() + READ_INTERVAL);
+        if count > 0 {
+            return later();
+        }
+        // If the runtime cannot watch the socket now, the agent tries again.
+        watch(Arc::clone(&self.socket), Interest::READABLE)
+            .map_or_else(|_| later(), ReadWait::Report)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::net::TcpListener;
-    use tacit_sys::netlink::usage::{Destroyed, UsageSockets, next_destroyed};
+    use tacit_sys::netlink::usage::{UsageSockets, next_destroyed};
 
     #[test]
     fn reports_pause_while_no_connection_needs_them() {
@@ -104,6 +184,35 @@ mod tests {
         assert!(reports_socket(&socket, REPORT_WAIT_MAX));
         reports.end();
         assert!(reports.resume().is_err());
+    }
+
+    #[tokio::test]
+    async fn reports_that_follow_soon_do_not_wake_the_thread_and_are_read_later() {
+        let socket = Arc::new(UsageSockets::open().unwrap().destroyed);
+        let mut destroyed = DestroyedSockets::new(socket).unwrap();
+        expect_end(&mut destroyed).await;
+        assert!(matches!(destroyed.wait, ReadWait::Time(_)));
+        expect_end(&mut destroyed).await;
+        // Other sockets of this machine may end, too.
+        while matches!(destroyed.wait, ReadWait::Time(_)) {
+            destroyed.ready().await.unwrap();
+            destroyed.read(|_| ()).unwrap();
+        }
+        expect_end(&mut destroyed).await;
+    }
+
+    /// Closes a socket, and waits until its end is read.
+    async fn expect_end(destroyed: &mut DestroyedSockets) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let cookie = tacit_sys::handed::identity(listener.as_fd()).unwrap().cookie;
+        drop(listener);
+        let mut is_found = false;
+        while !is_found {
+            tokio::time::timeout(REPORT_WAIT_MAX, destroyed.ready()).await.unwrap().unwrap();
+            let is_it =
+                |report| matches!(report, Some(Destroyed::Socket(one)) if one.cookie == cookie);
+            destroyed.read(|report| is_found |= is_it(report)).unwrap();
+        }
     }
 
     const REPORT_WAIT_MAX: Duration = Duration::from_secs(10);

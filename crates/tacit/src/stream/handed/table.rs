@@ -5,7 +5,6 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,13 +12,11 @@ use std::time::{Duration, Instant};
 use tacit_sys::handed::SocketIdentity;
 use tacit_sys::netlink::Netlink;
 use tacit_sys::netlink::usage::{self, Destroyed, TcpUsage, UsageSockets};
-use tacit_sys::watch::{Watched, watch};
-use tokio::io::Interest;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use super::early::{EarlyEnd, EarlyEnds};
-use super::reports::Reports;
+use super::reports::{DestroyedSockets, Reports};
 use crate::log::{Event, Log};
 use crate::run::Run;
 use crate::run::protocol::ConnectProgress;
@@ -32,8 +29,6 @@ const LATE_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a link may take for a socket. The helper waits half as long for the answer: it does not
 /// use a socket that it gets after the agent has stopped waiting.
 pub(super) const LINK_WAIT_MAX: Duration = Duration::from_secs(2);
-/// How many destroyed sockets are read without a pause.
-const READ_AT_ONCE_MAX: usize = 256;
 
 /// All connections of handed sockets. Belongs to the control thread.
 #[derive(Debug)]
@@ -105,7 +100,7 @@ impl HandedConnections {
         let UsageSockets { destroyed, diagnosis } = sockets;
         let destroyed = Arc::new(destroyed);
         let reports = Reports::new(Arc::clone(&destroyed));
-        let destroyed = watch(destroyed, Interest::READABLE)?;
+        let destroyed = DestroyedSockets::new(destroyed)?;
         let mut state = self.state.borrow_mut();
         state.diagnosis = Some(diagnosis);
         state.reports = Some(reports);
@@ -267,6 +262,18 @@ impl HandedConnections {
         }
     }
 
+    /// Takes the ends that the kernel has reported.
+    ///
+    /// # Errors
+    /// The socket of the reports has failed.
+    fn read_destroyed(&self, destroyed: &mut DestroyedSockets) -> io::Result<()> {
+        destroyed.read(|report| match report {
+            Some(Destroyed::Socket(usage)) => self.take_destroyed(usage),
+            Some(Destroyed::Lost) => self.begin_loss(),
+            None => self.end_loss(),
+        })
+    }
+
     fn take_destroyed(&self, usage: TcpUsage) {
         let ended = {
             let mut state = self.state.borrow_mut();
@@ -377,26 +384,16 @@ fn is_missing(diagnosis: Option<&mut Netlink>, handed: &HandedConnection) -> boo
     found.is_ok_and(|found| found.is_none_or(|one| one.cookie != identity.cookie))
 }
 
-/// Receives the ends of connections.
-async fn receive(table: std::rc::Weak<HandedConnections>, destroyed: Watched) {
+/// Receives the ends of connections, and looks whether new connections are established.
+async fn receive(table: std::rc::Weak<HandedConnections>, mut destroyed: DestroyedSockets) {
     let mut interval = LOOK_INTERVAL;
     let mut has_new = false;
     loop {
         let Some(all) = table.upgrade() else { return };
         tokio::select! {
-            ready = destroyed.readable() => {
-                let Ok(mut ready) = ready else { return all.end_reports() };
-                for _ in 0..READ_AT_ONCE_MAX {
-                    match usage::next_destroyed(destroyed.get_ref().as_fd()) {
-                        Ok(Some(Destroyed::Socket(usage))) => all.take_destroyed(usage),
-                        Ok(Some(Destroyed::Lost)) => all.begin_loss(),
-                        Ok(None) => {
-                            all.end_loss();
-                            ready.clear_ready();
-                            break;
-                        }
-                        Err(_) => return all.end_reports(),
-                    }
+            ready = destroyed.ready() => {
+                if ready.and_then(|()| all.read_destroyed(&mut destroyed)).is_err() {
+                    return all.end_reports();
                 }
             }
             () = all.must_look.notified() => {
