@@ -13,7 +13,7 @@ use super::primitive::{
     ACCEPT, ACK, ARPHRD_NONE, DROP, EQUAL, ICMPX_PORT_UNREACHABLE, ICMPX_PROHIBITED, META_IIFTYPE,
     META_L4PROTO, META_MARK, META_NFPROTO, NETWORK, NOT_EQUAL, NftFamily, PacketEnd, REGISTER_1,
     REJECT_ICMPX, REJECT_TCP_RST, Redirect, SOCKET_MARK, SOCKET_TRANSPARENT, SYN, TRANSPORT,
-    compare, copy, limit, load, load_end, look_up, mask, meta, redirect_to, reject,
+    compare, copy, go_to, jump, limit, load, load_end, look_up, mask, meta, redirect_to, reject,
     socket_that_takes_it, verdict,
 };
 use crate::netlink::message::NetlinkRequest;
@@ -59,6 +59,10 @@ pub(super) enum Expression {
     ReportToAgent,
     /// Matches at most this number of packets in a second.
     AtMostPerSecond(u64),
+    /// This chain decides.
+    Goto(&'static str),
+    /// This chain decides. If it has no verdict, the next rule decides.
+    Jump(&'static str),
     Accept,
     Drop,
     Reset,
@@ -136,6 +140,8 @@ impl Expression {
             Self::CopyToAgent => copy(rule, None),
             Self::ReportToAgent => copy(rule, Some(REFUSED_PREFIX)),
             Self::AtMostPerSecond(count) => limit(rule, count),
+            Self::Goto(chain) => go_to(rule, chain),
+            Self::Jump(chain) => jump(rule, chain),
             Self::Accept => verdict(rule, ACCEPT),
             Self::Drop => verdict(rule, DROP),
             Self::Reset => reject(rule, REJECT_TCP_RST, 0),

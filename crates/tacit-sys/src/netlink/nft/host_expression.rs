@@ -10,7 +10,7 @@ use super::flow_expression::FlowExpression;
 use super::primitive::{
     ACCEPT, EQUAL, META_L4PROTO, META_MARK, NETWORK, NOT_EQUAL, NftFamily, PLAIN_V4, PacketEnd,
     REGISTER_1, REGISTER_32_00, REGISTER_VERDICT, Redirect, SOCKET_TRANSPARENT, TRANSPORT, compare,
-    expression, is_in_addresses, is_in_ports, keep, load, load_end, look_up, mask, meta,
+    expression, is_in_addresses, is_in_ports, jump, keep, load, load_end, look_up, mask, meta,
     redirect_to, socket_that_takes_it,
 };
 use crate::netlink::message::NetlinkRequest;
@@ -110,9 +110,6 @@ pub(super) enum HostExpression {
     /// Sends the packet to the agent's socket for clients of this host's programs. If there is no
     /// socket, the next rule decides.
     ToInbound(Redirect),
-    Goto(&'static str),
-    /// This chain decides. If it has no verdict, the next rule decides.
-    Jump(&'static str),
     /// The chain of this section decides. If it has no verdict, the next rule decides.
     ToSection(usize),
     /// A condition on single packets, or a lookup.
@@ -251,8 +248,6 @@ impl HostExpression {
             }
             Self::AnySocket => socket_that_takes_it(rule, SOCKET_TRANSPARENT),
             Self::ToInbound(redirect) => redirect_to(rule, INBOUND_PORT, redirect),
-            Self::Goto(chain) => go_to(rule, chain),
-            Self::Jump(chain) => jump(rule, chain),
             Self::ToSection(section) => jump(rule, &section_chain(section)),
             Self::Filter(expression) => expression.write(rule),
         }
@@ -434,32 +429,6 @@ fn cgroup_at(rule: &mut NetlinkRequest, level: u32) {
 }
 
 /// Continues in a chain, and comes back if that has no verdict.
-fn jump(rule: &mut NetlinkRequest, chain: &str) {
-    expression(rule, "immediate", |data| {
-        data.be32(1, REGISTER_VERDICT);
-        data.nest(2, |held| {
-            held.nest(2, |verdict| {
-                verdict.be32(1, JUMP);
-                verdict.text(2, chain);
-            });
-        });
-    });
-}
-
-fn go_to(rule: &mut NetlinkRequest, chain: &str) {
-    expression(rule, "immediate", |data| {
-        data.be32(1, REGISTER_VERDICT);
-        data.nest(2, |held| write_goto(held, chain));
-    });
-}
-
-/// Writes the verdict that continues in a chain and does not return.
-pub(super) fn write_goto(data: &mut NetlinkRequest, chain: &str) {
-    data.nest(2, |verdict| {
-        verdict.be32(1, GOTO);
-        verdict.text(2, chain);
-    });
-}
 
 /// Writes the verdict that returns to the calling chain.
 pub(super) fn write_return(data: &mut NetlinkRequest) {
@@ -508,9 +477,5 @@ const FIB_SOURCE: u32 = 1;
 const FIB_DESTINATION: u32 = 2;
 const RTN_LOCAL: u32 = 2;
 const RTN_ANYCAST: u32 = 4;
-/// `NFT_JUMP`.
-const JUMP: u32 = (-3_i32).cast_unsigned();
 /// `NFT_RETURN`.
 const RETURN: u32 = (-5_i32).cast_unsigned();
-/// `NFT_GOTO`.
-const GOTO: u32 = (-4_i32).cast_unsigned();

@@ -1,4 +1,4 @@
-//! Installs the nftables table for a program under `tacit run`. The table contains a chain, sets,
+//! Installs the nftables table for a program under `tacit run`. The table contains chains, sets,
 //! and nftables rules.
 
 use super::agent::Copies;
@@ -21,6 +21,7 @@ pub fn install(netfilter: &mut Netlink, kernel: IpSupport, copies: Copies) -> Re
     messages.extend(Set::ALL.map(Set::declaration));
     messages.extend(own::declarations());
     messages.push(chain());
+    messages.extend(rules::CHAINS.map(regular_chain));
     messages.extend(rules::all(kernel, copies));
     commit(netfilter, messages)
 }
@@ -32,15 +33,21 @@ pub(super) fn table() -> NetlinkRequest {
 }
 
 pub(super) fn chain() -> NetlinkRequest {
-    let mut message = message("creating the nftables chain", NEWCHAIN, CREATE);
-    message.text(1, TABLE);
-    message.text(3, CHAIN);
+    let mut message = regular_chain(CHAIN);
     message.nest(4, |hook| {
         hook.be32(1, HOOK_PREROUTING);
         hook.be32(2, PRIORITY_MANGLE.cast_unsigned());
     });
     message.be32(5, POLICY_ACCEPT);
     message.text(7, "filter");
+    message
+}
+
+/// Creates a chain that only other chains call.
+pub(super) fn regular_chain(name: &str) -> NetlinkRequest {
+    let mut message = message("creating an nftables chain", NEWCHAIN, CREATE);
+    message.text(1, TABLE);
+    message.text(3, name);
     message
 }
 

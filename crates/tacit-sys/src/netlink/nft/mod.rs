@@ -5,7 +5,8 @@
 //! table inet tacit
 //!   sets tcp4 tcp6 udp4 udp6    address range . port range: the captured destinations
 //!   sets own4 own6              addresses of the namespace itself, apart from loopback
-//!   chain prerouting            contains the nftables rules, see rules.rs
+//!   chain prerouting            contains the nftables rules, and calls the other chains
+//!   chains tunnels own own-rest hold send    see rules.rs
 //! ```
 //!
 //! [`install`] is called once, inside the network namespace. After that, any process that holds the

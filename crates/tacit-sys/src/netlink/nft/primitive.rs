@@ -27,7 +27,6 @@ pub(super) enum PacketEnd {
 pub(super) enum Redirect {
     Any,
     V4,
-    V6,
 }
 
 /// Appends an expression: a list element with its name and its attributes.
@@ -146,7 +145,6 @@ pub(super) fn redirect_to(rule: &mut NetlinkRequest, port: u16, redirect: Redire
             match redirect {
                 Redirect::Any => 0,
                 Redirect::V4 => 2,
-                Redirect::V6 => 10,
             },
         );
         data.be32(3, REGISTER_1);
@@ -158,6 +156,35 @@ pub(super) fn verdict(rule: &mut NetlinkRequest, code: u32) {
     expression(rule, "immediate", |data| {
         data.be32(1, REGISTER_VERDICT);
         data.nest(2, |held| held.nest(2, |verdict| verdict.be32(1, code)));
+    });
+}
+
+/// Continues in a chain, and then after this rule if the chain has no verdict.
+pub(super) fn jump(rule: &mut NetlinkRequest, chain: &str) {
+    expression(rule, "immediate", |data| {
+        data.be32(1, REGISTER_VERDICT);
+        data.nest(2, |held| {
+            held.nest(2, |verdict| {
+                verdict.be32(1, JUMP);
+                verdict.text(2, chain);
+            });
+        });
+    });
+}
+
+/// Continues in a chain, and does not return.
+pub(super) fn go_to(rule: &mut NetlinkRequest, chain: &str) {
+    expression(rule, "immediate", |data| {
+        data.be32(1, REGISTER_VERDICT);
+        data.nest(2, |held| write_goto(held, chain));
+    });
+}
+
+/// Writes the verdict that continues in a chain and does not return.
+pub(super) fn write_goto(data: &mut NetlinkRequest, chain: &str) {
+    data.nest(2, |verdict| {
+        verdict.be32(1, GOTO);
+        verdict.text(2, chain);
     });
 }
 
@@ -237,6 +264,10 @@ pub(super) const SOCKET_TRANSPARENT: u32 = 0;
 pub(super) const SOCKET_MARK: u32 = 1;
 pub(super) const DROP: u32 = 0;
 pub(super) const ACCEPT: u32 = 1;
+/// `NFT_JUMP`.
+const JUMP: u32 = (-3_i32).cast_unsigned();
+/// `NFT_GOTO`.
+const GOTO: u32 = (-4_i32).cast_unsigned();
 pub(super) const REJECT_TCP_RST: u32 = 1;
 pub(super) const REJECT_ICMPX: u32 = 2;
 pub(super) const ICMPX_PORT_UNREACHABLE: u8 = 1;

@@ -33,9 +33,20 @@
 //! Traffic between programs of the run does not pass through the agent. Packets from a TUN device
 //! come out of an IPsec tunnel, and the agent has already checked them.
 //!
-//! Each row with "send to the agent" or "hold" has two nftables rules. The second rule rejects the
-//! packet if the agent has no socket for this packet, for example because the agent has ended. Then
-//! the program gets the error "connection refused".
+//! The chain `prerouting` has a rule for each row, and calls the chains that contain what several
+//! rows have in common:
+//!
+//! ```text
+//! tunnels     packets from a TUN device
+//! own         packets to loopback and own addresses, before the captured destinations
+//! own-rest    the same packets, after the captured destinations
+//! hold        holds a SYN
+//! send        sends a datagram to the agent
+//! ```
+//!
+//! `hold` and `send` have a second rule. It rejects the packet if the agent has no socket for this
+//! packet, for example because the agent has ended. Then the program gets the error "connection
+//! refused".
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -48,9 +59,9 @@ use crate::ip_version::IpSupport;
 use crate::netlink::message::NetlinkRequest;
 
 use Expression::{
-    Accept, AtMostPerSecond, Captured, CopyToAgent, Drop, FromTun, IcmpType, Mark, MarkedSocket,
-    OwnSocket, PastSyn, PortUnreachable, ReportToAgent, Reset, To, ToAgent, ToHold, ToLoopbackV4,
-    ToOwn, ToPort, Transport,
+    Accept, AtMostPerSecond, Captured, CopyToAgent, Drop, FromTun, Goto, IcmpType, Jump, Mark,
+    MarkedSocket, OwnSocket, PastSyn, PortUnreachable, ReportToAgent, Reset, To, ToAgent, ToHold,
+    ToLoopbackV4, ToOwn, ToPort, Transport,
 };
 
 const NEWRULE: u16 = 6;
@@ -72,72 +83,60 @@ const LOOPBACK_V6: [Expression; 2] = [V6, To(IpAddr::V6(Ipv6Addr::LOCALHOST))];
 /// The destinations at which a program of the run itself may listen.
 const OWN: [[Expression; 2]; 4] =
     [LOOPBACK_V4, [V4, ToOwn(OWN4, NftFamily::V4)], LOOPBACK_V6, [V6, ToOwn(OWN6, NftFamily::V6)]];
+const TRANSPORTS: [u8; 2] = [UDP, TCP];
+/// The ports of the agent's sockets inside.
+const AGENT_PORTS: [(u8, u16); 3] = [(TCP, AGENT_PORT), (TCP, HOLD_PORT), (UDP, AGENT_PORT)];
+/// Matches datagrams that a connected socket of the agent receives.
+const TO_ANSWERER: [Expression; 3] = [Transport(UDP), MarkedSocket(AGENT_MARK), Accept];
 
-/// Returns all rules.
+const TUNNELS: &str = "tunnels";
+const OWN_FIRST: &str = "own";
+const OWN_REST: &str = "own-rest";
+const HOLD: &str = "hold";
+const SEND: &str = "send";
+/// The chains that the chain `prerouting` calls.
+pub(super) const CHAINS: [&str; 5] = [TUNNELS, OWN_FIRST, OWN_REST, HOLD, SEND];
+
+/// Returns the rules of all chains.
 pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
     let redirect = match kernel {
         IpSupport::V4Only => Redirect::V4,
         IpSupport::V4AndV6 => Redirect::Any,
     };
-    let mut rules = Rules { copies, list: Vec::new() };
+    let mut rules = Rules { kernel, redirect, copies, list: Vec::new() };
+    rules.push_called();
     let of_agent = [Mark(AGENT_MARK), Accept];
     rules.push("adding the nft rule that accepts the agent's own packets", &of_agent);
     // No packet of a tunnel may reach the agent's ports, also no TCP packet without SYN.
-    rules.push_tunnels();
+    let step = "adding the nft rule for packets from tunnels";
+    rules.push(step, &[FromTun, Goto(TUNNELS)]);
     rules.push(
         "adding the nft rule that accepts packets of established TCP connections",
         &[Transport(TCP), PastSyn, Accept],
     );
-    let released = [Mark(RELEASE_MARK), Transport(TCP)];
     let step = "adding the nft rule that redirects released SYNs (sent again by the agent) to the \
                 agent's listener";
-    rules.push_or_refused(step, &released, &[ToAgent(redirect)], Reset);
-    for address in &OWN[..2] {
-        rules.push_local_dns(address, Redirect::V4);
-    }
-    if kernel == IpSupport::V4AndV6 {
-        for address in &OWN[2..] {
-            rules.push_local_dns(address, Redirect::V6);
-        }
-    }
-    for address in OWN {
-        for protocol in TRANSPORTS {
-            let served = [&address[..], &[Transport(protocol), OwnSocket, Accept]].concat();
-            let step = "adding the nft rule that accepts traffic to the program's own servers";
-            rules.push(step, &served);
-        }
-    }
-    for (protocol, family, set, family_is) in [
-        (TCP, NftFamily::V4, "tcp4", V4),
-        (TCP, NftFamily::V6, "tcp6", V6),
-        (UDP, NftFamily::V4, "udp4", V4),
-        (UDP, NftFamily::V6, "udp6", V6),
+    rules.push(step, &[Mark(RELEASE_MARK), Transport(TCP), ToAgent(redirect)]);
+    rules.push(step, &[Mark(RELEASE_MARK), Transport(TCP), Reset]);
+    let step = "adding the nft rule for the run's own addresses";
+    rules.push_for_own(step, Jump(OWN_FIRST));
+    for (family, protocol, captured, chain) in [
+        (V4, TCP, Captured("tcp4", NftFamily::V4), HOLD),
+        (V6, TCP, Captured("tcp6", NftFamily::V6), HOLD),
+        (V4, UDP, Captured("udp4", NftFamily::V4), SEND),
+        (V6, UDP, Captured("udp6", NftFamily::V6), SEND),
     ] {
-        let what = [family_is, Transport(protocol), Captured(set, family)];
         let step = "adding the nft rule that sends captured traffic to the agent";
-        rules.push_led(step, &what, protocol, redirect);
+        rules.push(step, &[family, Transport(protocol), captured, Goto(chain)]);
     }
     rules.push("adding the nft rule that accepts datagrams for the agent's sockets", &TO_ANSWERER);
-    for address in OWN {
-        for (protocol, port) in AGENT_PORTS {
-            let refusal = if protocol == TCP { Reset } else { PortUnreachable };
-            let ports = [&address[..], &[Transport(protocol), ToPort(port), refusal]].concat();
-            let step = "adding the nft rule that rejects packets sent to the agent's own ports";
-            rules.push(step, &ports);
-        }
-        for protocol in TRANSPORTS {
-            rules.push_report(&[&address[..], &[Transport(protocol)]].concat());
-        }
-        rules.push(
-            "adding the nft rule that accepts traffic to the run's own addresses",
-            &[&address[..], &[Accept]].concat(),
-        );
-    }
+    let step = "adding the nft rule for other traffic to the run's own addresses";
+    rules.push_for_own(step, Goto(OWN_REST));
     let step = "adding the nft rule that sends DNS queries to the agent";
-    rules.push_led(step, &[Transport(UDP), ToPort(DNS)], UDP, redirect);
+    rules.push(step, &[Transport(UDP), ToPort(DNS), Goto(SEND)]);
     let step = "adding the nft rule that sends all other SYNs to the agent";
-    rules.push_led(step, &[Transport(TCP)], TCP, redirect);
-    rules.push_report(&[Transport(UDP)]);
+    rules.push(step, &[Transport(TCP), Goto(HOLD)]);
+    rules.push_report(CHAIN, UDP);
     let step = "adding the nft rule that rejects all other traffic";
     rules.push(step, &[Transport(UDP), PortUnreachable]);
     for (family, protocol, kind) in [(V4, ICMP, ECHO_REQUEST), (V6, ICMPV6, ECHO_REQUEST_V6)] {
@@ -147,96 +146,104 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
     rules.list
 }
 
-const TRANSPORTS: [u8; 2] = [UDP, TCP];
-/// The ports of the agent's sockets inside.
-const AGENT_PORTS: [(u8, u16); 3] = [(TCP, AGENT_PORT), (TCP, HOLD_PORT), (UDP, AGENT_PORT)];
-/// Matches datagrams that a connected socket of the agent receives.
-const TO_ANSWERER: [Expression; 3] = [Transport(UDP), MarkedSocket(AGENT_MARK), Accept];
-
-/// The rules, in the order in which the kernel evaluates them.
+/// The rules of all chains. Those of a chain are in the order in which the kernel evaluates them.
 struct Rules {
+    kernel: IpSupport,
+    redirect: Redirect,
     copies: Copies,
     list: Vec<NetlinkRequest>,
 }
 
 impl Rules {
     fn push(&mut self, step: &'static str, expressions: &[Expression]) {
-        self.list.push(rule(step, expressions));
+        self.push_in(CHAIN, step, expressions);
+    }
+
+    fn push_in(&mut self, chain: &str, step: &'static str, expressions: &[Expression]) {
+        self.list.push(rule_in(chain, step, expressions));
+    }
+
+    /// Has the packets to loopback and own addresses decided by a chain.
+    fn push_for_own(&mut self, step: &'static str, call: Expression) {
+        let own = match self.kernel {
+            IpSupport::V4Only => &OWN[..2],
+            IpSupport::V4AndV6 => &OWN[..],
+        };
+        for address in own {
+            self.push(step, &[&address[..], &[call]].concat());
+        }
+    }
+
+    /// The rules of the chains that others call.
+    fn push_called(&mut self) {
+        self.push_tunnels();
+        self.push_own_first();
+        self.push_own_rest();
+        let refused = "adding the nft rule that refuses traffic while there is no agent";
+        let step = "adding the nft rule that holds SYNs";
+        let copied = (self.copies == Copies::OfRule).then_some(CopyToAgent);
+        let hold: Vec<_> = copied.into_iter().chain([ToHold(self.redirect)]).collect();
+        self.push_in(HOLD, step, &hold);
+        self.push_in(HOLD, refused, &[Reset]);
+        let step = "adding the nft rule that sends datagrams to the agent";
+        self.push_in(SEND, step, &[ToAgent(self.redirect)]);
+        self.push_in(SEND, refused, &[PortUnreachable]);
     }
 
     /// Accepts the packets that the agent has taken out of tunnels.
     fn push_tunnels(&mut self) {
         for (protocol, port) in AGENT_PORTS {
-            self.push(
+            self.push_in(
+                TUNNELS,
                 "adding the nft rule that drops packets that come from a tunnel and go to the \
                  agent's ports",
-                &[FromTun, Transport(protocol), ToPort(port), Drop],
+                &[Transport(protocol), ToPort(port), Drop],
             );
         }
-        self.push("adding the nft rule that accepts packets from tunnels", &[FromTun, Accept]);
+        self.push_in(TUNNELS, "adding the nft rule that accepts packets from tunnels", &[Accept]);
+    }
+
+    /// Accepts what a program of the run serves itself. A DNS query to a resolver on this machine
+    /// goes to the agent if no program of the run listens there: then the resolver of the host is
+    /// meant.
+    fn push_own_first(&mut self) {
+        for protocol in TRANSPORTS {
+            self.push_in(
+                OWN_FIRST,
+                "adding the nft rule that accepts traffic to the program's own servers",
+                &[Transport(protocol), OwnSocket, Accept],
+            );
+        }
+        let step = "adding the nft rule that captures queries to local DNS servers";
+        self.push_in(OWN_FIRST, step, &[Transport(UDP), ToPort(DNS), Goto(SEND)]);
+        self.push_in(OWN_FIRST, step, &[Transport(TCP), ToPort(DNS), Goto(HOLD)]);
+    }
+
+    /// The kernel answers what nothing captures and no program serves, but for the agent's ports.
+    fn push_own_rest(&mut self) {
+        for (protocol, port) in AGENT_PORTS {
+            let refusal = if protocol == TCP { Reset } else { PortUnreachable };
+            let step = "adding the nft rule that rejects packets sent to the agent's own ports";
+            self.push_in(OWN_REST, step, &[Transport(protocol), ToPort(port), refusal]);
+        }
+        for protocol in TRANSPORTS {
+            self.push_report(OWN_REST, protocol);
+        }
+        let step = "adding the nft rule that accepts traffic to the run's own addresses";
+        self.push_in(OWN_REST, step, &[Accept]);
     }
 
     /// Reports packets that the kernel refuses to the agent.
-    fn push_report(&mut self, what: &[Expression]) {
+    fn push_report(&mut self, chain: &str, protocol: u8) {
         if self.copies == Copies::OfRule {
-            let report = [AtMostPerSecond(REPORTED_PER_SECOND_MAX), ReportToAgent];
-            self.push(
+            let limit = AtMostPerSecond(REPORTED_PER_SECOND_MAX);
+            self.push_in(
+                chain,
                 "adding the nft rule that reports rejected traffic",
-                &[what, &report].concat(),
+                &[Transport(protocol), limit, ReportToAgent],
             );
         }
     }
-
-    /// Handles DNS queries to a resolver on this machine. If a program of the run listens there, it
-    /// gets the query; otherwise the resolver of the host is meant, and the agent gets the query.
-    fn push_local_dns(&mut self, to: &[Expression], redirect: Redirect) {
-        for protocol in TRANSPORTS {
-            // The port first: it decides for nearly all packets.
-            let dns = [&[Transport(protocol), ToPort(DNS)], to].concat();
-            let own = [&dns[..], &[OwnSocket, Accept]].concat();
-            self.push(
-                "adding the nft rule that accepts queries to the program's own DNS server",
-                &own,
-            );
-            let step = "adding the nft rule that captures queries to local DNS servers";
-            self.push_led(step, &dns, protocol, redirect);
-        }
-    }
-
-    /// Sends matching packets to the agent: a datagram at once, and a SYN when the agent releases
-    /// it. Without an agent such a packet is refused, and the program gets "connection refused".
-    fn push_led(
-        &mut self,
-        step: &'static str,
-        what: &[Expression],
-        protocol: u8,
-        redirect: Redirect,
-    ) {
-        match (protocol, self.copies) {
-            (TCP, Copies::OfRule) => {
-                self.push_or_refused(step, what, &[CopyToAgent, ToHold(redirect)], Reset);
-            }
-            (TCP, Copies::OfInterface) => {
-                self.push_or_refused(step, what, &[ToHold(redirect)], Reset);
-            }
-            _ => self.push_or_refused(step, what, &[ToAgent(redirect)], PortUnreachable),
-        }
-    }
-
-    fn push_or_refused(
-        &mut self,
-        step: &'static str,
-        what: &[Expression],
-        led: &[Expression],
-        refusal: Expression,
-    ) {
-        self.push(step, &[what, led].concat());
-        self.push(step, &[what, &[refusal]].concat());
-    }
-}
-
-fn rule(step: &'static str, expressions: &[Expression]) -> NetlinkRequest {
-    rule_in(CHAIN, step, expressions)
 }
 
 /// Builds a rule at the end of a chain.
@@ -267,7 +274,7 @@ mod tests {
     /// Builds the expressions of a rule, without the header, table and chain, which all rules have
     /// in common.
     fn expressions(expressions: &[Expression]) -> Vec<u8> {
-        let whole = sealed(&rule("", expressions));
+        let whole = sealed(&rule_in(CHAIN, "", expressions));
         let head = bytes(RULE);
         assert_eq!(whole[4..4 + head.len()], head);
         let list = &whole[4 + head.len()..];
@@ -288,20 +295,27 @@ mod tests {
         )
     }
 
+    /// The place of a rule among all rules.
+    fn place(chain: &str, expressions: &[Expression]) -> usize {
+        let wanted = sealed(&rule_in(chain, "", expressions));
+        let rules = all(IpSupport::V4AndV6, Copies::OfRule);
+        rules.iter().position(|rule| sealed(rule) == wanted).unwrap()
+    }
+
     #[test]
     fn packets_of_tunnels_are_decided_about_before_any_rule_for_tcp() {
-        let rules = all(IpSupport::V4AndV6, Copies::OfRule);
-        let written: Vec<Vec<u8>> = rules.iter().map(sealed).collect();
-        let place = |expressions: &[Expression]| {
-            let wanted = sealed(&rule("", expressions));
-            written.iter().position(|one| *one == wanted).unwrap()
-        };
-        let past_syn = place(&[Transport(TCP), PastSyn, Accept]);
-        let from_tunnels = place(&[FromTun, Accept]);
-        assert!(from_tunnels < past_syn);
+        let from_tunnels = place(CHAIN, &[FromTun, Goto(TUNNELS)]);
+        assert!(from_tunnels < place(CHAIN, &[Transport(TCP), PastSyn, Accept]));
+        let accepted = place(TUNNELS, &[Accept]);
         for (protocol, port) in AGENT_PORTS {
-            assert!(place(&[FromTun, Transport(protocol), ToPort(port), Drop]) < from_tunnels);
+            assert!(place(TUNNELS, &[Transport(protocol), ToPort(port), Drop]) < accepted);
         }
+    }
+
+    #[test]
+    fn what_is_sent_to_the_agent_is_refused_without_an_agent() {
+        assert_eq!(place(HOLD, &[CopyToAgent, ToHold(Redirect::Any)]) + 1, place(HOLD, &[Reset]));
+        assert_eq!(place(SEND, &[ToAgent(Redirect::Any)]) + 1, place(SEND, &[PortUnreachable]));
     }
 
     #[test]
@@ -324,12 +338,12 @@ mod tests {
              {} \
              2c00 0180 0e00 0100 696d6d65646961746500 0000 1800 0280 0800 0100 00000001 \
              0c00 0280 0600 0100 3a99 0000 \
-             2400 0180 0b00 0100 7470726f787900 00 1400 0280 0800 0100 0000000a 0800 0300 00000001 \
+             2400 0180 0b00 0100 7470726f787900 00 1400 0280 0800 0100 00000002 0800 0300 00000001 \
              {ACCEPT}",
             compare_byte("0a"),
             compare_byte("00"),
         );
-        assert_eq!(expressions(&[V6, OwnSocket, ToAgent(Redirect::V6)]), bytes(&wanted));
+        assert_eq!(expressions(&[V6, OwnSocket, ToAgent(Redirect::V4)]), bytes(&wanted));
     }
 
     #[test]
@@ -367,31 +381,32 @@ mod tests {
         assert_eq!(expressions(&six), bytes(&lookup("18", "10", "02", "75647036")));
     }
 
-    /// Counts the kernel's expressions of this name in a rule.
-    fn count(rule: &[u8], name: &[u8]) -> usize {
-        rule.windows(name.len()).filter(|part| *part == name).count()
-    }
-
     #[test]
     #[cfg(target_endian = "little")]
     fn what_the_program_serves_on_loopback_stays_with_it_byte_by_byte() {
-        let rules: Vec<_> = all(IpSupport::V4AndV6, Copies::OfRule).iter().map(sealed).collect();
         let wanted = format!(
             "{LOAD_FAMILY} {} \
              3400 0180 0c00 0100 7061796c6f616400 2400 0280 0800 0100 00000001 \
              0800 0200 00000001 0800 0300 00000010 0800 0400 00000001 {} \
-             2400 0180 0900 0100 6d65746100 000000 1400 0280 0800 0200 00000010 0800 0100 00000001 \
+             3800 0180 0e00 0100 696d6d65646961746500 0000 2400 0280 0800 0100 00000000 \
+             1800 0280 1400 0280 0800 0100 fffffffd 0800 0200 6f776e00",
+            compare_byte("02"),
+            compare_byte("7f"),
+        );
+        let called = [V4, ToLoopbackV4, Jump(OWN_FIRST)];
+        assert_eq!(expressions(&called), bytes(&wanted));
+        place(CHAIN, &called);
+        let wanted = format!(
+            "2400 0180 0900 0100 6d65746100 000000 1400 0280 0800 0200 00000010 0800 0100 00000001 \
              {} \
              2400 0180 0b00 0100 736f636b657400 00 1400 0280 0800 0100 00000000 0800 0200 00000001 \
              {} {ACCEPT}",
-            compare_byte("02"),
-            compare_byte("7f"),
             compare_byte("06"),
             compare_byte("00"),
         );
-        let served = [V4, ToLoopbackV4, Transport(TCP), OwnSocket, Accept];
+        let served = [Transport(TCP), OwnSocket, Accept];
         assert_eq!(expressions(&served), bytes(&wanted));
-        assert!(rules.contains(&sealed(&rule("", &served))));
+        place(OWN_FIRST, &served);
     }
 
     #[test]
@@ -406,21 +421,37 @@ mod tests {
 
     #[test]
     fn own_sockets_come_before_captured_addresses_and_those_before_own_addresses() {
-        let steps: Vec<_> =
-            all(IpSupport::V4AndV6, Copies::OfRule).iter().map(|rule| rule.step).collect();
+        let steps: Vec<_> = all(IpSupport::V4AndV6, Copies::OfRule)
+            .iter()
+            .filter(|rule| rule_has(rule, CHAIN))
+            .map(|rule| rule.step)
+            .collect();
         let first = |step: &str| steps.iter().position(|one| one.contains(step)).unwrap();
         let last = |step: &str| steps.iter().rposition(|one| one.contains(step)).unwrap();
-        assert!(last("to the program's own servers") < first("captured traffic"));
-        assert!(last("captured traffic") < first("traffic to the run's own addresses"));
-        assert!(last("traffic to the run's own addresses") < first("rejects all other traffic"));
-        // Each set occurs once to redirect and once to refuse, for the case that there is no agent.
+        assert!(last("for the run's own addresses") < first("captured traffic"));
+        assert!(last("captured traffic") < first("other traffic to the run's own addresses"));
+        assert!(
+            last("other traffic to the run's own addresses") < first("rejects all other traffic")
+        );
         for set in ["tcp4", "tcp6", "udp4", "udp6"] {
-            let uses: usize = all(IpSupport::V4AndV6, Copies::OfRule)
-                .iter()
-                .map(|rule| count(&sealed(rule), set.as_bytes()))
-                .sum();
-            assert_eq!(uses, 2, "{set}");
+            let rules = all(IpSupport::V4AndV6, Copies::OfRule);
+            assert_eq!(rules.iter().filter(|rule| rule_has(rule, set)).count(), 1, "{set}");
         }
+    }
+
+    #[test]
+    fn all_called_chains_are_created() {
+        let rules = all(IpSupport::V4AndV6, Copies::OfRule);
+        for chain in CHAINS {
+            // Its rules, and those that call it.
+            assert!(rules.iter().filter(|rule| rule_has(rule, chain)).count() > 1, "{chain}");
+        }
+    }
+
+    /// Whether a rule has this name: of its chain, or of a set or chain that it refers to.
+    fn rule_has(rule: &NetlinkRequest, name: &str) -> bool {
+        let name = [name.as_bytes(), b"\0"].concat();
+        sealed(rule).windows(name.len()).any(|part| part == name)
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! Builds the messages that create the nftables table for `tacit agent --host`: its maps, sets,
 //! chains and rules. Each map, set or chain is created before other parts of the table refer to it.
 
-use super::super::batch::{CREATE, TABLE, message};
 use super::super::host_expression::{SectionMap, section_chain};
+use super::super::install::regular_chain;
 use super::super::sets::{SetValue, declare_ranges};
 use super::elements::{self, inbound, outbound};
 use super::names::{Chain, Hook, INBOUND, MAPS, Openers};
-use super::{HostTable, Layout, NEWCHAIN, Stage};
+use super::{HostTable, Layout, Stage};
 use super::{counted, filters, flows, input, named, rules, untracked};
 use crate::ip_version::{IpSupport, IpVersion};
 use crate::netlink::message::NetlinkRequest;
@@ -48,9 +48,9 @@ pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>, layout: Layout) -> V
         let is_in_time = *chain != Chain::Strays || layout.stage == Stage::Replacing;
         has_flows && is_for_flows && is_in_time
     };
-    messages.extend(filters::chains(table).iter().map(|name| chain_named(name)));
+    messages.extend(filters::chains(table).iter().map(|name| regular_chain(name)));
     messages.extend(Chain::ALL.into_iter().filter(needed).map(chain));
-    messages.extend(rules::chained(table).map(|section| chain_named(&section_chain(section))));
+    messages.extend(rules::chained(table).map(|section| regular_chain(&section_chain(section))));
     messages.extend(rules::all(kernel, table, layout));
     for (number, section) in table.sections.iter().enumerate() {
         messages.extend(outbound(number, section.outbound));
@@ -72,7 +72,7 @@ fn version(name: &str) -> IpVersion {
 }
 
 fn chain(chain: Chain) -> NetlinkRequest {
-    let mut message = chain_named(chain.name());
+    let mut message = regular_chain(chain.name());
     if let Some(Hook { kind, number, priority }) = chain.hook() {
         message.nest(4, |place| {
             place.be32(1, number);
@@ -81,13 +81,6 @@ fn chain(chain: Chain) -> NetlinkRequest {
         message.be32(5, POLICY_ACCEPT);
         message.text(7, kind);
     }
-    message
-}
-
-fn chain_named(name: &str) -> NetlinkRequest {
-    let mut message = message("creating an nftables chain", NEWCHAIN, CREATE);
-    message.text(1, TABLE);
-    message.text(3, name);
     message
 }
 

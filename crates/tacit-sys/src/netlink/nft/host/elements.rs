@@ -2,7 +2,8 @@
 //! agent --host`.
 
 use super::super::batch::{CREATE, TABLE, message};
-use super::super::host_expression::{SectionMap, write_accept, write_goto};
+use super::super::host_expression::{SectionMap, write_accept};
+use super::super::primitive::write_goto;
 use super::super::sets::{ELEMENTS_PER_MESSAGE_MAX, Element, NEWSETELEM, write_range};
 use super::names::{Chain, INBOUND, MAPS};
 use super::{CountedElement, HostElement, PacketVerdict};

@@ -28,8 +28,8 @@ use super::names::{Chain, INBOUND};
 use super::rules::{FAMILIES, Rules, TCP};
 use super::{HostTable, Lifetime};
 
-use Expression::{Accept, Captured, Host, Reset, Transport};
-use HostExpression::{FromLo, IsAnycast, IsLocal, IsRewritten, Jump, MarkIs, Transparent};
+use Expression::{Accept, Captured, Host, Jump, Reset, Transport};
+use HostExpression::{FromLo, IsAnycast, IsLocal, IsRewritten, MarkIs, Transparent};
 
 /// Whether the table needs the chain.
 pub(super) fn is_needed(table: &HostTable<'_>) -> bool {
@@ -62,7 +62,7 @@ impl Rules {
         self.push_to_captured_ports(table, step, &[to_agent, Accept]);
         let refused = [Host(Transparent(false)), Reset];
         if filters::needs(table, Chain::FilterIn) {
-            let filtered = [Host(Jump(Chain::FilterIn.name()))];
+            let filtered = [Jump(Chain::FilterIn.name())];
             let step =
                 "adding the nft rule that checks packets that NAT redirects to captured ports";
             for then in [&filtered[..], &refused] {

@@ -45,15 +45,15 @@ use crate::netlink::message::NetlinkRequest;
 use crate::netlink::nft::agent::{AGENT_PORT, HOLD_PORT, INBOUND_PORT};
 
 use Expression::{
-    Accept, CopyToAgent, Drop, Host, MarkedSocket, PastSyn, PortUnreachable, Reset, Syn, ToAgent,
-    ToHold, ToPort, Transport, WithoutSyn,
+    Accept, CopyToAgent, Drop, Goto, Host, Jump, MarkedSocket, PastSyn, PortUnreachable, Reset,
+    Syn, ToAgent, ToHold, ToPort, Transport, WithoutSyn,
 };
 use HostExpression::{
-    AnySocket, ConnectionMarkIs, ConnectionMarkIsNot, Counted, Flow, FromLo, Goto,
-    HasMoreThanPlainV4, IsAnycast, IsForeign, IsLocal, IsNotAnycast, IsOriginal, IsReply,
-    IsRewritten, Jump, MarkIs, MarkIsNot, Named, NotFromLo, NotSentOn, NotToLo, OfCgroup, OfGroup,
-    OfUser, ReceivedOn, SentFrom, SetConnectionMark, SetMark, SourceRouted, StaysHere, ToInbound,
-    ToLo, ToSection, Transparent, Verdict,
+    AnySocket, ConnectionMarkIs, ConnectionMarkIsNot, Counted, Flow, FromLo, HasMoreThanPlainV4,
+    IsAnycast, IsForeign, IsLocal, IsNotAnycast, IsOriginal, IsReply, IsRewritten, MarkIs,
+    MarkIsNot, Named, NotFromLo, NotSentOn, NotToLo, OfCgroup, OfGroup, OfUser, ReceivedOn,
+    SentFrom, SetConnectionMark, SetMark, SourceRouted, StaysHere, ToInbound, ToLo, ToSection,
+    Transparent, Verdict,
 };
 
 pub(super) const TCP: u8 = 6;
@@ -248,7 +248,7 @@ impl Rules {
                 &rewritten,
             );
         }
-        let rewritten = [Host(IsRewritten(true)), Host(Goto(Chain::Refuse.name()))];
+        let rewritten = [Host(IsRewritten(true)), Goto(Chain::Refuse.name())];
         self.push(
             capture,
             "adding the nft rule that rejects packets that NAT redirects",
@@ -266,7 +266,7 @@ impl Rules {
         let output = Chain::Output;
         // Most packets match no rule. Each check costs time for all of them, so that unusual
         // packets have chains of their own.
-        let marked = [Host(MarkIsNot(none)), Host(Jump(Chain::Marked.name()))];
+        let marked = [Host(MarkIsNot(none)), Jump(Chain::Marked.name())];
         self.push(output, "adding the nft rule that checks packets with a fwmark", &marked);
         self.push_marked();
         if let Some(user) = table.user {
@@ -278,7 +278,7 @@ impl Rules {
             );
         }
         if table.lifetime == Lifetime::Unlimited {
-            let unusual = [Host(HasMoreThanPlainV4), Host(Jump(Chain::Headers.name()))];
+            let unusual = [Host(HasMoreThanPlainV4), Jump(Chain::Headers.name())];
             self.push(output, "adding the nft rule that checks packets with IP options", &unusual);
             self.push_source_routes(Chain::Headers);
         }
@@ -303,7 +303,7 @@ impl Rules {
                         source address of another host";
             self.push(output, step, &[&in_name_of_others[..], &[of_agent, Accept]].concat());
         }
-        let noted = [Host(ConnectionMarkIsNot(none)), Host(Jump(Chain::Noted.name()))];
+        let noted = [Host(ConnectionMarkIsNot(none)), Jump(Chain::Noted.name())];
         let step = "adding the nft rule that checks packets of connections with a conntrack mark";
         self.push(output, step, &noted);
         self.push_noted_connections();
@@ -408,7 +408,7 @@ impl Rules {
     fn push_forwarded(&mut self, table: &HostTable<'_>) {
         for name in table.forwarded {
             let received = Host(ReceivedOn(InterfaceName::new(name)));
-            let decided = [received, Host(Goto(Chain::Forwarding.name()))];
+            let decided = [received, Goto(Chain::Forwarding.name())];
             self.push(
                 Chain::Forwarded,
                 "adding the nft rule that checks flows of containers",
@@ -433,7 +433,7 @@ impl Rules {
     fn push_routed(&mut self, table: &HostTable<'_>) {
         for name in table.forwarded {
             let received = Host(ReceivedOn(InterfaceName::new(name)));
-            let forwarding = Host(Goto(Chain::Forwarding.name()));
+            let forwarding = Goto(Chain::Forwarding.name());
             let decided = [received, Host(IsRewritten(true)), Host(IsOriginal), forwarding];
             self.push(
                 Chain::Routed,
@@ -544,7 +544,7 @@ impl Rules {
             PacketVerdict::Prohibit => Chain::Prohibit,
         };
         for protocol in [TCP, UDP] {
-            let others = [Transport(protocol), Host(Goto(rest.name()))];
+            let others = [Transport(protocol), Goto(rest.name())];
             let step = "adding the nft rule that applies the default verdict to all other flows";
             self.push(chain, step, &others);
         }
@@ -606,7 +606,7 @@ impl Rules {
 
     /// What rules by name need: questions, and flows that such a rule may decide.
     fn push_names(&mut self, chain: Chain) {
-        let capture = Host(Goto(Chain::Capture.name()));
+        let capture = Goto(Chain::Capture.name());
         let query = [Transport(TCP), ToPort(DNS_PORT), capture];
         self.push(chain, "adding the nft rule that captures DNS queries over TCP", &query);
         // A datagram from outside, with a forged source, could make a query seem to be an answer.
@@ -630,7 +630,7 @@ impl Rules {
     fn push_returned(&mut self, table: &HostTable<'_>) {
         let none = self.bits.none;
         let step = "adding the nft rule that checks packets with a fwmark";
-        let returned = [Host(MarkIsNot(none)), Host(Jump(Chain::Returned.name()))];
+        let returned = [Host(MarkIsNot(none)), Jump(Chain::Returned.name())];
         // What comes from containers is marked on its own interface.
         let is_only_on_lo = table.forwarded.is_empty();
         let from_lo = if is_only_on_lo { &[Host(FromLo)][..] } else { &[] };
@@ -669,7 +669,7 @@ impl Rules {
         for (set, (family, family_is)) in INBOUND.into_iter().zip(FAMILIES) {
             let captured = Expression::Captured(set, family);
             let to_port = [Host(NotFromLo), family_is, Transport(TCP), captured];
-            let clients = Host(Goto(Chain::Clients.name()));
+            let clients = Goto(Chain::Clients.name());
             for own in TO_THIS_HOST {
                 let step = "adding the nft rule that checks packets from clients to captured ports";
                 self.push(Chain::Prerouting, step, &[&to_port, own, &[clients]].concat());
@@ -704,7 +704,7 @@ impl Rules {
             // Most packets are for other ports, and this comparison calls no function.
             let near = near_ports(*first, *last).map(|near| Host(Flow(near)));
             let near: Vec<_> = near.into_iter().collect();
-            let closed = [&near[..], &[Host(Goto(Chain::Closed.name()))]].concat();
+            let closed = [&near[..], &[Goto(Chain::Closed.name())]].concat();
             self.push(
                 Chain::Prerouting,
                 "adding the nft rule that checks packets sent to the agent's ports",

@@ -32,8 +32,8 @@ use crate::netlink::error::Error;
 use crate::netlink::message::{NLM_F_ACK, NetlinkRequest, attributes};
 use crate::netlink::socket::{Netlink, ReplyCount};
 
-use Expression::{Accept, Captured, Host, NftFamily as OfFamily, Transport};
-use HostExpression::{Goto, MarkIs, OfUnits, SetMark};
+use Expression::{Accept, Captured, Goto, Host, NftFamily as OfFamily, Transport};
+use HostExpression::{MarkIs, OfUnits, SetMark};
 
 /// The deepest level of the hierarchy at which the kernel finds the control group of a unit.
 pub const UNIT_LEVEL_MAX: u32 = 8;
@@ -225,7 +225,7 @@ fn rules(mark: u32) -> Vec<NetlinkRequest> {
     for chain in [SENT, REDIRECTED] {
         for (set, protocol, family) in sets {
             let to_destination =
-                [OfFamily(family), Transport(protocol), Captured(set, family), Host(Goto(SENDERS))];
+                [OfFamily(family), Transport(protocol), Captured(set, family), Goto(SENDERS)];
             push(chain, step, &to_destination);
         }
     }

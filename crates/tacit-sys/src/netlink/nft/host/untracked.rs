@@ -38,11 +38,13 @@ use super::names::{CLIENTS, Chain, KEPT, MAPS, NAMED, Openers};
 use super::rules::{FAMILIES, KEYS, Rules, TCP, TO_THIS_HOST, UDP};
 use super::{HostTable, Lifetime};
 
-use Expression::{Accept, Drop, Host, PastSyn, PortUnreachable, Prohibited, Reset, Syn, Transport};
+use Expression::{
+    Accept, Drop, Goto, Host, Jump, PastSyn, PortUnreachable, Prohibited, Reset, Syn, Transport,
+};
 use FlowExpression::{AnyFlag, Flags, InFlows, IsPlainV4, KeepFlow, NotInFlows, ProtocolV4};
 use HostExpression::{
-    AnySocket, FromLo, Goto, HasMoreThanPlainV4, IsForeign, IsLocal, Jump, MarkIs, MarkIsNot,
-    Named, NotFromLo, OfUser, SetMark, ToLo,
+    AnySocket, FromLo, HasMoreThanPlainV4, IsForeign, IsLocal, MarkIs, MarkIsNot, Named, NotFromLo,
+    OfUser, SetMark, ToLo,
 };
 
 /// Whether the chain is part of such a table.
@@ -104,7 +106,7 @@ impl Rules {
         for (((_, family_is), set), keep) in FAMILIES.into_iter().zip(KEPT).zip(KEEP) {
             let key = key_of_sent(set);
             let marked = [family_is, Transport(TCP), Host(MarkIs(bits.captured))];
-            let to_keep = Host(Goto(keep.name()));
+            let to_keep = Goto(keep.name());
             let step =
                 "adding the nft rule that finds packets of connections that are already captured";
             self.push(Chain::Strays, step, &[&marked[..], &[to_keep]].concat());
@@ -130,9 +132,12 @@ impl Rules {
                 // The address is in use.
                 push(&[Host(Named(named, family))], &[]);
             }
+            // Most packets have data, or acknowledge data.
+            let data = flow(Flags(PSH | SYN | FIN | RST, PSH));
+            push(&[data, flow(KeepFlow(set, key, OPEN))], &captured);
+            push(&[flow(Flags(SYN | FIN | RST, 0))], &captured);
             push(&[Syn, flow(KeepFlow(set, key, OPENING))], &captured);
             push(&[Syn], &[Reset]);
-            push(&[flow(Flags(PSH | FIN | RST, PSH)), flow(KeepFlow(set, key, OPEN))], &captured);
             push(&[flow(AnyFlag(FIN | RST)), flow(KeepFlow(set, key, CLOSING))], &captured);
             push(&[], &captured);
         }
@@ -158,7 +163,7 @@ impl Rules {
             for (((_, family_is), set), serve) in FAMILIES.into_iter().zip([tcp4, tcp6]).zip(SERVE)
             {
                 let known = flow(InFlows(set, key_of_sent(set)));
-                let answer = [family_is, Transport(TCP), PastSyn, known, Host(Goto(serve.name()))];
+                let answer = [family_is, Transport(TCP), PastSyn, known, Goto(serve.name())];
                 self.push(chain, step, &answer);
             }
             for ((_, family_is), set) in FAMILIES.into_iter().zip([udp4, udp6]) {
@@ -174,7 +179,7 @@ impl Rules {
                 let answer = [&[family_is, Transport(TCP), answers_syn][..], &noted].concat();
                 self.push(chain, "adding the nft rule that records flows of clients", &answer);
             }
-            let filling = Host(Jump(Chain::Filling.name()));
+            let filling = Jump(Chain::Filling.name());
             self.push(
                 chain,
                 "adding the nft rule that jumps to the temporary chain `filling`",
@@ -197,7 +202,7 @@ impl Rules {
             );
         }
         for ((_, family_is), keep) in FAMILIES.into_iter().zip(KEEP) {
-            let kept = [family_is, Transport(TCP), Host(Goto(keep.name()))];
+            let kept = [family_is, Transport(TCP), Goto(keep.name())];
             self.push(capture, "adding the nft rule that captures a connection", &kept);
         }
         let marked = [Host(SetMark(self.bits().captured)), Accept];
@@ -218,7 +223,7 @@ impl Rules {
     /// What is near the destination of a rule.
     fn push_candidates(&mut self, table: &HostTable<'_>) {
         let chain = Chain::Candidates;
-        let marked = [Host(MarkIsNot(self.bits().none)), Host(Jump(Chain::Marked.name()))];
+        let marked = [Host(MarkIsNot(self.bits().none)), Jump(Chain::Marked.name())];
         self.push(chain, "adding the nft rule that checks packets with a fwmark", &marked);
         self.push_own_packets(Chain::Marked);
         if let Some(user) = table.user {
@@ -234,7 +239,7 @@ impl Rules {
         self.push(chain, "adding the nft rule that accepts packets to this host", &local);
         for (((_, family_is), set), keep) in FAMILIES.into_iter().zip(KEPT).zip(KEEP) {
             let known = flow(InFlows(set, key_of_sent(set)));
-            let kept = [family_is, Transport(TCP), PastSyn, known, Host(Goto(keep.name()))];
+            let kept = [family_is, Transport(TCP), PastSyn, known, Goto(keep.name())];
             let step =
                 "adding the nft rule that finds packets of connections that are already captured";
             self.push(chain, step, &kept);
@@ -262,7 +267,7 @@ impl Rules {
                 self.push_near_one(step, key, bounds, first);
             }
         }
-        let unusual = [Host(HasMoreThanPlainV4), Host(Goto(Chain::Unusual.name()))];
+        let unusual = [Host(HasMoreThanPlainV4), Goto(Chain::Unusual.name())];
         self.push(
             Chain::Output,
             "adding the nft rule that checks packets with IP options",
@@ -282,7 +287,7 @@ impl Rules {
         bounds: Bounds,
         conditions: &[Expression],
     ) {
-        let candidates = Host(Goto(Chain::Candidates.name()));
+        let candidates = Goto(Chain::Candidates.name());
         if family == NftFamily::V4 {
             let plain = [flow(IsPlainV4), flow(ProtocolV4(protocol))];
             let near = [&plain[..], &bounds.near_v4(), conditions, &[candidates]].concat();
@@ -294,14 +299,13 @@ impl Rules {
 
     /// What arrives on `lo`.
     fn push_looped(&mut self, table: &HostTable<'_>) {
-        let looped = [Host(FromLo), Host(Jump(Chain::Looped.name()))];
+        let looped = [Host(FromLo), Jump(Chain::Looped.name())];
         self.push(
             Chain::Prerouting,
             "adding the nft rule that checks packets that arrive on lo",
             &looped,
         );
-        let answered =
-            [Transport(TCP), flow(AnyFlag(SYN | RST)), Host(Jump(Chain::Answered.name()))];
+        let answered = [Transport(TCP), flow(AnyFlag(SYN | RST)), Jump(Chain::Answered.name())];
         self.push(
             Chain::Looped,
             "adding the nft rule that checks answers to captured flows",
@@ -319,7 +323,7 @@ impl Rules {
                 );
             }
         }
-        let marked = [Host(MarkIsNot(self.bits().none)), Host(Jump(Chain::Returned.name()))];
+        let marked = [Host(MarkIsNot(self.bits().none)), Jump(Chain::Returned.name())];
         self.push(Chain::Looped, "adding the nft rule that checks packets with a fwmark", &marked);
         self.push_returned_to_agent(table);
     }

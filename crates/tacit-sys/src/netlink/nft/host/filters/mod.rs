@@ -46,11 +46,11 @@ pub use groups::{
 pub(super) use groups::{contents, declarations};
 
 use Expression::{
-    Accept, AtMostPerSecond, Drop, Host, MarkedSocket, PastSyn, PortUnreachable, Prohibited, Reset,
-    Transport,
+    Accept, AtMostPerSecond, Drop, Goto, Host, Jump, MarkedSocket, PastSyn, PortUnreachable,
+    Prohibited, Reset, Transport,
 };
 use FilterExpression::{IsFragmentV4, IsFragmentV6, Lookup, WindowIs};
-use HostExpression::{Filter, Goto, IsRewritten, Jump, MarkIs, OfUser, SetMark};
+use HostExpression::{Filter, IsRewritten, MarkIs, OfUser, SetMark};
 
 /// The class of fragments. The bits 1, 2, 4 and 8 are TCP, UDP, ICMP and other protocols.
 const FRAGMENTS: u8 = 16;
@@ -204,7 +204,7 @@ impl Rules {
     /// Calls the filter for packets from this host. Packets that stay on the host are not filtered.
     pub(super) fn push_filter_call(&mut self, table: &HostTable<'_>, chain: Chain) {
         if needs(table, Chain::FilterOut) {
-            let call = [Host(HostExpression::NotToLo), Host(Jump(Chain::FilterOut.name()))];
+            let call = [Host(HostExpression::NotToLo), Jump(Chain::FilterOut.name())];
             self.push(chain, "adding the nft rule that filters packets sent by this host", &call);
         }
     }
@@ -214,7 +214,7 @@ impl Rules {
     pub(super) fn push_filter_of_rewritten(&mut self, table: &HostTable<'_>) {
         if needs(table, Chain::FilterOut) {
             // A packet that connection tracking does not know was not redirected: count it once.
-            let call = [Host(IsRewritten(true)), Host(Jump(Chain::FilterOut.name()))];
+            let call = [Host(IsRewritten(true)), Jump(Chain::FilterOut.name())];
             let step = "adding the nft rule that filters this host's packets after NAT has \
                         changed their destination";
             self.push(Chain::Rewritten, step, &call);
@@ -224,7 +224,7 @@ impl Rules {
     /// Calls the filter for packets of clients to captured ports, which are decided only here.
     pub(super) fn push_filter_of_clients(&mut self, table: &HostTable<'_>) {
         if needs(table, Chain::FilterIn) {
-            let call = [Host(Jump(Chain::FilterIn.name()))];
+            let call = [Jump(Chain::FilterIn.name())];
             self.push(Chain::Clients, "adding the nft rule that filters packets of clients", &call);
         }
     }
@@ -233,7 +233,7 @@ impl Rules {
     fn push_classes(&mut self, filters: &HostFilters<'_>, way: Way, family: NftFamily) {
         let family_is = Expression::NftFamily(family);
         for class in way.classes() {
-            let to_chain = Host(Goto(way.class_chain(*class, family)));
+            let to_chain = Goto(way.class_chain(*class, family));
             let icmp = if family == NftFamily::V4 { ICMP } else { ICMPV6 };
             let condition = match *class {
                 1 => Some(Transport(TCP)),
@@ -289,7 +289,7 @@ impl Rules {
             let logged = [AtMostPerSecond(LOGGED_PER_SECOND), log];
             self.push_in(&chain, "adding the nft rule that logs packets", &logged);
             let then = match place.chain(rule.outcome) {
-                Some(chain) => Host(Goto(chain.name())),
+                Some(chain) => Goto(chain.name()),
                 None => Accept,
             };
             let step = "adding the nft rule that applies the verdict to logged packets";
