@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -97,12 +97,17 @@ impl Caller {
     /// thread that has ended to another one.
     #[must_use]
     pub fn is_still(&self, thread: u32) -> bool {
-        // The descriptor is readable after the end of the thread.
-        let mut ended = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        let Some(ended) = self.end().filter(|_| self.thread == thread) else { return false };
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        self.thread == thread
-            && self.is_of_thread
-            && rustix::event::poll(&mut ended, Some(&at_once)) == Ok(0)
+        rustix::event::poll(&mut [PollFd::from_borrowed_fd(ended, PollFlags::IN)], Some(&at_once))
+            == Ok(0)
+    }
+
+    /// A descriptor that is readable after the end of the thread; `None` if this kernel (Linux
+    /// before 6.9) does not report it.
+    #[must_use]
+    pub fn end(&self) -> Option<BorrowedFd<'_>> {
+        self.is_of_thread.then(|| self.pidfd.as_fd())
     }
 
     /// Closes the descriptor that a search keeps for the next one.
@@ -347,7 +352,6 @@ fn process_of(thread: u32) -> io::Result<u32> {
 mod tests {
     use super::*;
     use std::net::TcpListener;
-    use std::os::fd::AsFd;
 
     /// The calling thread, as if it waited in a call.
     fn this_thread() -> Caller {
@@ -384,6 +388,10 @@ mod tests {
         assert!(!caller.is_still(caller.thread() + 1));
         let ended = std::thread::spawn(this_thread).join().unwrap();
         assert!(!ended.is_still(ended.thread()));
+        if let Some(end) = ended.end() {
+            let mut polled = [PollFd::from_borrowed_fd(end, PollFlags::IN)];
+            assert_eq!(rustix::event::poll(&mut polled, None), Ok(1));
+        }
     }
 
     #[test]

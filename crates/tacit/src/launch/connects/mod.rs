@@ -166,9 +166,11 @@ impl ConnectHandler {
         self.agent.begin(agent, outside);
     }
 
-    /// The descriptors to poll: the agent, and the connections that programs wait for.
+    /// The descriptors to poll: the agent, the connections that programs wait for, and the end of
+    /// the last caller.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.agent.descriptor().into_iter().chain(self.waiting.descriptor())
+        let caller = self.last_caller.iter().filter_map(|last| last.end());
+        self.agent.descriptor().into_iter().chain(self.waiting.descriptor()).chain(caller)
     }
 
     /// The time until a call needs attention.
@@ -191,12 +193,17 @@ impl ConnectHandler {
             }
             return;
         };
-        let has_agent = self.agent.descriptor().is_some();
-        let (of_agent, of_waiting) = events.split_at(usize::from(has_agent).min(events.len()));
-        if of_agent.first().is_some_and(|event| !event.is_empty()) {
+        let mut events = events.iter().map(|event| !event.is_empty());
+        let mut has_event = |polled: Option<_>| polled.is_some() && events.next() == Some(true);
+        let of_agent = has_event(self.agent.descriptor());
+        let of_waiting = has_event(self.waiting.descriptor());
+        if has_event(self.last_caller.as_ref().and_then(|last| last.end())) {
+            self.last_caller = None;
+        }
+        if of_agent {
             self.take_messages(listener);
         }
-        if of_waiting.first().is_some_and(|event| !event.is_empty()) {
+        if of_waiting {
             for (number, end) in self.waiting.serve(listener) {
                 self.report_end(number, end);
             }
@@ -258,7 +265,8 @@ impl ConnectHandler {
             return Ok(Rc::clone(last));
         }
         let caller = Rc::new(Caller::open(thread)?);
-        self.last_caller = Some(Rc::clone(&caller));
+        // Otherwise its descriptors would stay open after its end.
+        self.last_caller = caller.end().is_some().then(|| Rc::clone(&caller));
         Ok(caller)
     }
 
