@@ -129,6 +129,14 @@ impl UsageSockets {
     }
 }
 
+/// Whether the kernel can store the messages about a thousand destroyed sockets on a socket of
+/// [`watch_destroyed`]. The limit of the system may be lower (`net.core.rmem_max`).
+#[must_use]
+pub fn stores_many(watched: BorrowedFd<'_>) -> bool {
+    sockopt::socket_recv_buffer_size(watched)
+        .is_ok_and(|bytes| bytes >= 1000 * STORED_MESSAGE_BYTES)
+}
+
 /// Reads the next message about a destroyed socket; `None` if none waits.
 ///
 /// # Errors
@@ -142,7 +150,10 @@ fn watch_groups(groups: u32) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let protocol = Some(families::SOCK_DIAG);
     let socket = rustix::net::socket_with(family, SocketType::RAW, flags, protocol)?;
-    sockopt::set_socket_recv_buffer_size(&socket, BUFFER_BYTES)?;
+    // Only a privileged process may exceed the limit of the system.
+    if sockopt::set_socket_recv_buffer_size_force(&socket, BUFFER_BYTES).is_err() {
+        sockopt::set_socket_recv_buffer_size(&socket, BUFFER_BYTES)?;
+    }
     rustix::net::bind(&socket, &SocketAddrNetlink::new(0, groups))?;
     Ok(socket)
 }
@@ -256,6 +267,8 @@ const DESTROY_GROUP_BITS: u32 = 1 << 0 | 1 << 2;
 const DATAGRAM_DESTROY_GROUP_BITS: u32 = 1 << 1 | 1 << 3;
 /// Has room for some thousand sockets; the system may limit this size.
 const BUFFER_BYTES: usize = 4 * 1024 * 1024;
+/// The memory that a message needs in the socket's buffer, at most.
+const STORED_MESSAGE_BYTES: usize = 2048;
 /// The kernel sends less than 600 bytes for each socket.
 const MESSAGE_BYTES_MAX: usize = 2048;
 /// The offset of the extensions in a request.

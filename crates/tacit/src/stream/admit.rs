@@ -101,21 +101,28 @@ pub(super) struct ReservedConnection {
     request: Request<'static>,
 }
 
-/// Takes the permits for a connection of a rule; `None` if a limit is reached.
+/// Takes the permits for a connection of a rule.
+///
+/// # Errors
+/// A limit is reached. The error is the flow.
 pub(super) fn reserve(
     shared: &Shared,
     rule: Arc<LiveRule>,
     flow: Flow,
     scope: Scope,
-) -> Option<ReservedConnection> {
+) -> Result<ReservedConnection, Box<Flow>> {
     if !fits(&rule.rule.form, Some(&scope)) {
-        return None;
+        return Err(Box::new(flow));
     }
-    let permit = Arc::clone(&shared.places).try_acquire_owned().ok()?;
+    let Ok(permit) = Arc::clone(&shared.places).try_acquire_owned() else {
+        return Err(Box::new(flow));
+    };
     let accepting = Ticks::default();
     let request = Request { flow, scope: Some(scope), claim: None, permit, accepting };
-    let permitted = count(&shared.quotas, rule, &request).ok()?;
-    Some(ReservedConnection { permitted, request })
+    match count(&shared.quotas, rule, &request) {
+        Ok(permitted) => Ok(ReservedConnection { permitted, request }),
+        Err(_) => Err(Box::new(request.flow)),
+    }
 }
 
 impl ReservedConnection {

@@ -57,8 +57,11 @@ pub(super) enum Expression {
     CopyToAgent,
     /// Copies the headers of a packet that the kernel refuses to the agent.
     ReportToAgent,
-    /// Matches at most this number of packets in a second.
-    AtMostPerSecond(u64),
+    /// Matches at most this number of packets in a second, and this many more at once.
+    AtMostPerSecond {
+        packets: u64,
+        burst: u32,
+    },
     /// This chain decides.
     Goto(&'static str),
     /// This chain decides. If it has no verdict, the next rule decides.
@@ -139,7 +142,7 @@ impl Expression {
             Self::ToHold(redirect) => redirect_to(rule, HOLD_PORT, redirect),
             Self::CopyToAgent => copy(rule, None),
             Self::ReportToAgent => copy(rule, Some(REFUSED_PREFIX)),
-            Self::AtMostPerSecond(count) => limit(rule, count),
+            Self::AtMostPerSecond { packets, burst } => limit(rule, packets, burst),
             Self::Goto(chain) => go_to(rule, chain),
             Self::Jump(chain) => jump(rule, chain),
             Self::Accept => verdict(rule, ACCEPT),

@@ -428,8 +428,6 @@ fn cgroup_at(rule: &mut NetlinkRequest, level: u32) {
     });
 }
 
-/// Continues in a chain, and comes back if that has no verdict.
-
 /// Writes the verdict that returns to the calling chain.
 pub(super) fn write_return(data: &mut NetlinkRequest) {
     data.nest(2, |verdict| verdict.be32(1, RETURN));

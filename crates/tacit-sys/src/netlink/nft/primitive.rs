@@ -126,10 +126,11 @@ pub(super) fn copy(rule: &mut NetlinkRequest, prefix: Option<&str>) {
     });
 }
 
-pub(super) fn limit(rule: &mut NetlinkRequest, per_second: u64) {
+pub(super) fn limit(rule: &mut NetlinkRequest, per_second: u64, burst: u32) {
     expression(rule, "limit", |data| {
         data.attribute(1, &per_second.to_be_bytes());
         data.attribute(2, &1_u64.to_be_bytes());
+        data.be32(3, burst);
         data.be32(4, LIMIT_PACKETS);
     });
 }

@@ -76,6 +76,8 @@ const DNS: u16 = 53;
 /// The largest number of refused packets that are reported to the agent in a second. It limits the
 /// cost of a flood of such packets.
 const REPORTED_PER_SECOND_MAX: u64 = 50;
+/// How many more may be reported at once.
+const REPORTED_BURST_MAX: u32 = 20;
 const V4: Expression = Expression::NftFamily(NftFamily::V4);
 const V6: Expression = Expression::NftFamily(NftFamily::V6);
 const LOOPBACK_V4: [Expression; 2] = [V4, ToLoopbackV4];
@@ -103,7 +105,7 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
         IpSupport::V4Only => Redirect::V4,
         IpSupport::V4AndV6 => Redirect::Any,
     };
-    let mut rules = Rules { kernel, redirect, copies, list: Vec::new() };
+    let mut rules = Rules { redirect, copies, list: Vec::new() };
     rules.push_called();
     let of_agent = [Mark(AGENT_MARK), Accept];
     rules.push("adding the nft rule that accepts the agent's own packets", &of_agent);
@@ -148,7 +150,6 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
 
 /// The rules of all chains. Those of a chain are in the order in which the kernel evaluates them.
 struct Rules {
-    kernel: IpSupport,
     redirect: Redirect,
     copies: Copies,
     list: Vec<NetlinkRequest>,
@@ -165,11 +166,7 @@ impl Rules {
 
     /// Has the packets to loopback and own addresses decided by a chain.
     fn push_for_own(&mut self, step: &'static str, call: Expression) {
-        let own = match self.kernel {
-            IpSupport::V4Only => &OWN[..2],
-            IpSupport::V4AndV6 => &OWN[..],
-        };
-        for address in own {
+        for address in OWN {
             self.push(step, &[&address[..], &[call]].concat());
         }
     }
@@ -236,7 +233,8 @@ impl Rules {
     /// Reports packets that the kernel refuses to the agent.
     fn push_report(&mut self, chain: &str, protocol: u8) {
         if self.copies == Copies::OfRule {
-            let limit = AtMostPerSecond(REPORTED_PER_SECOND_MAX);
+            let packets = REPORTED_PER_SECOND_MAX;
+            let limit = AtMostPerSecond { packets, burst: REPORTED_BURST_MAX };
             self.push_in(
                 chain,
                 "adding the nft rule that reports rejected traffic",
@@ -456,10 +454,6 @@ mod tests {
 
     #[test]
     fn without_ipv6_nothing_is_led_to_an_ipv6_socket() {
-        assert!(
-            all(IpSupport::V4Only, Copies::OfRule).len()
-                < all(IpSupport::V4AndV6, Copies::OfRule).len()
-        );
         let tproxy = bytes("7470726f787900 00 1400 0280 0800 0100");
         for message in all(IpSupport::V4Only, Copies::OfRule) {
             let message = sealed(&message);

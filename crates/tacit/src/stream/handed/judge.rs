@@ -379,8 +379,13 @@ impl ConnectJudge {
         if self.pending.len() + self.requests.len() >= PENDING_MAX {
             return Err(Some(RelayReason::Limit));
         }
-        let reserved = admit::reserve(&self.shared, rule, flow, self.scope.clone());
-        let reserved = reserved.ok_or(Some(RelayReason::Limit))?;
+        let reserve =
+            |flow| admit::reserve(&self.shared, Arc::clone(&rule), flow, self.scope.clone());
+        let reserved = reserve(flow).or_else(|flow| {
+            // Connections that have ended may still count.
+            self.table.read_ends();
+            reserve(*flow).map_err(|_| Some(RelayReason::Limit))
+        })?;
         Ok(Judged { reserved, to, generation: live.generation })
     }
 

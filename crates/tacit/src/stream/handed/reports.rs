@@ -1,10 +1,10 @@
 //! The kernel's reports about destroyed sockets. Each report costs CPU time, and the kernel sends
 //! one for each TCP socket of each program in the network namespace. So this module ends the
 //! reports while no connection needs them. While there are many reports, the agent does not wake
-//! for each of them, but reads them every [`READ_INTERVAL`].
+//! for each of them, but reads them every [`READ_INTERVAL`], if the kernel can store them.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,8 @@ use tacit_sys::watch::{Watched, watch};
 use tokio::io::Interest;
 use tokio::time::sleep_until;
 
-/// The time between two reads while there are reports. The kernel stores the reports of this time:
-/// its buffer has room for some thousands.
-const READ_INTERVAL: Duration = Duration::from_millis(10);
+/// The time between two reads while there are reports.
+const READ_INTERVAL: Duration = Duration::from_millis(2);
 /// How long unneeded reports continue. So a program that often opens connections does not change
 /// the state each time.
 const UNNEEDED_TIME: Duration = Duration::from_secs(1);
@@ -76,6 +75,11 @@ impl Reports {
         }
     }
 
+    /// The socket on which they arrive.
+    pub(super) fn socket(&self) -> &Arc<OwnedFd> {
+        &self.socket
+    }
+
     /// The agent cannot receive them any more.
     pub(super) fn end(&mut self) {
         self.state = State::Ended;
@@ -87,10 +91,42 @@ impl Reports {
     }
 }
 
+/// What was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Read {
+    /// No report had arrived.
+    Nothing,
+    /// All reports that had arrived.
+    All,
+    /// As many as are read at once; more may have arrived.
+    Part,
+}
+
+/// Reads the reports that have arrived, but not more than [`READ_AT_ONCE_MAX`]. Passes each of them
+/// to `take`, and `None` after the last one.
+///
+/// # Errors
+/// The socket has failed.
+pub(super) fn read(
+    socket: BorrowedFd<'_>,
+    mut take: impl FnMut(Option<Destroyed>),
+) -> io::Result<Read> {
+    for count in 0..READ_AT_ONCE_MAX {
+        let report = usage::next_destroyed(socket)?;
+        take(report);
+        if report.is_none() {
+            return Ok(if count == 0 { Read::Nothing } else { Read::All });
+        }
+    }
+    Ok(Read::Part)
+}
+
 /// The socket on which the kernel reports destroyed sockets.
 #[derive(Debug)]
 pub(super) struct DestroyedSockets {
     socket: Arc<OwnedFd>,
+    /// Whether the kernel stores the reports of [`READ_INTERVAL`].
+    stores_many: bool,
     wait: ReadWait,
 }
 
@@ -101,6 +137,8 @@ enum ReadWait {
     Report(Watched),
     /// This time. The runtime does not watch the socket, so that reports do not wake the thread.
     Time(tokio::time::Instant),
+    /// Nothing.
+    None,
 }
 
 impl DestroyedSockets {
@@ -109,8 +147,9 @@ impl DestroyedSockets {
     /// # Errors
     /// The runtime does not watch the socket.
     pub(super) fn new(socket: Arc<OwnedFd>) -> io::Result<Self> {
+        let stores_many = usage::stores_many(socket.as_fd());
         let wait = ReadWait::Report(watch(Arc::clone(&socket), Interest::READABLE)?);
-        Ok(Self { socket, wait })
+        Ok(Self { socket, stores_many, wait })
     }
 
     /// Waits until reports may be read.
@@ -119,41 +158,32 @@ impl DestroyedSockets {
     /// The runtime does not watch the socket.
     pub(super) async fn ready(&mut self) -> io::Result<()> {
         match &self.wait {
-            ReadWait::Report(watched) => watched.readable().await.map(drop),
-            ReadWait::Time(until) => {
-                sleep_until(*until).await;
-                Ok(())
-            }
+            ReadWait::Report(watched) => watched.readable().await.map(drop)?,
+            ReadWait::Time(until) => sleep_until(*until).await,
+            ReadWait::None => {}
         }
-    }
-
-    /// Reads the reports that have arrived, but not more than [`READ_AT_ONCE_MAX`]. Passes each of
-    /// them to `take`, and `None` after the last one.
-    ///
-    /// # Errors
-    /// The socket has failed.
-    pub(super) fn read(&mut self, mut take: impl FnMut(Option<Destroyed>)) -> io::Result<()> {
-        for count in 0..READ_AT_ONCE_MAX {
-            let Some(report) = usage::next_destroyed(self.socket.as_fd())? else {
-                self.wait = self.wait_after(count);
-                take(None);
-                return Ok(());
-            };
-            take(Some(report));
-        }
-        self.wait = ReadWait::Time(tokio::time::Instant::now());
         Ok(())
     }
 
-    /// What to wait for after a read of all reports, which were so many.
-    fn wait_after(&self, count: usize) -> ReadWait {
-        let later = || ReadWait::Time(tokio::time::Instant::now() + READ_INTERVAL);
-        if count > 0 {
-            return later();
+    /// Reads reports; see [`read`].
+    ///
+    /// # Errors
+    /// The socket has failed.
+    pub(super) fn read(&mut self, take: impl FnMut(Option<Destroyed>)) -> io::Result<()> {
+        let read = read(self.socket.as_fd(), take)?;
+        if read == Read::Part {
+            self.wait = ReadWait::None;
+            return Ok(());
+        }
+        self.wait = ReadWait::Time(tokio::time::Instant::now() + READ_INTERVAL);
+        if read == Read::All && self.stores_many {
+            return Ok(());
         }
         // If the runtime cannot watch the socket now, the agent tries again.
-        watch(Arc::clone(&self.socket), Interest::READABLE)
-            .map_or_else(|_| later(), ReadWait::Report)
+        if let Ok(watched) = watch(Arc::clone(&self.socket), Interest::READABLE) {
+            self.wait = ReadWait::Report(watched);
+        }
+        Ok(())
     }
 }
 
@@ -190,6 +220,7 @@ mod tests {
     async fn reports_that_follow_soon_do_not_wake_the_thread_and_are_read_later() {
         let socket = Arc::new(UsageSockets::open().unwrap().destroyed);
         let mut destroyed = DestroyedSockets::new(socket).unwrap();
+        destroyed.stores_many = true;
         expect_end(&mut destroyed).await;
         assert!(matches!(destroyed.wait, ReadWait::Time(_)));
         expect_end(&mut destroyed).await;
@@ -198,7 +229,9 @@ mod tests {
             destroyed.ready().await.unwrap();
             destroyed.read(|_| ()).unwrap();
         }
+        destroyed.stores_many = false;
         expect_end(&mut destroyed).await;
+        assert!(matches!(destroyed.wait, ReadWait::Report(_)));
     }
 
     /// Closes a socket, and waits until its end is read.

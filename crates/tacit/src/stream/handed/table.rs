@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,9 +15,10 @@ use tacit_sys::netlink::Netlink;
 use tacit_sys::netlink::usage::{self, Destroyed, TcpUsage, UsageSockets};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
+use tokio::time::sleep_until;
 
 use super::early::{EarlyEnd, EarlyEnds};
-use super::reports::{DestroyedSockets, Reports};
+use super::reports::{self, DestroyedSockets, Reports};
 use crate::log::{Event, Log};
 use crate::run::Run;
 use crate::run::protocol::ConnectProgress;
@@ -267,11 +269,24 @@ impl HandedConnections {
     /// # Errors
     /// The socket of the reports has failed.
     fn read_destroyed(&self, destroyed: &mut DestroyedSockets) -> io::Result<()> {
-        destroyed.read(|report| match report {
+        destroyed.read(|report| self.take_report(report))
+    }
+
+    /// Takes the ends that the kernel has reported until now: they count for no limit any more.
+    pub(super) fn read_ends(&self) {
+        let reports = self.state.borrow().reports.as_ref().map(|all| Arc::clone(all.socket()));
+        if let Some(socket) = reports {
+            // The task that receives the reports finds an error, too.
+            let _ = reports::read(socket.as_fd(), |report| self.take_report(report));
+        }
+    }
+
+    fn take_report(&self, report: Option<Destroyed>) {
+        match report {
             Some(Destroyed::Socket(usage)) => self.take_destroyed(usage),
             Some(Destroyed::Lost) => self.begin_loss(),
             None => self.end_loss(),
-        })
+        }
     }
 
     fn take_destroyed(&self, usage: TcpUsage) {
@@ -387,7 +402,8 @@ fn is_missing(diagnosis: Option<&mut Netlink>, handed: &HandedConnection) -> boo
 /// Receives the ends of connections, and looks whether new connections are established.
 async fn receive(table: std::rc::Weak<HandedConnections>, mut destroyed: DestroyedSockets) {
     let mut interval = LOOK_INTERVAL;
-    let mut has_new = false;
+    // The time of the next look, while there are new connections.
+    let mut look_at = None;
     loop {
         let Some(all) = table.upgrade() else { return };
         tokio::select! {
@@ -397,12 +413,13 @@ async fn receive(table: std::rc::Weak<HandedConnections>, mut destroyed: Destroy
                 }
             }
             () = all.must_look.notified() => {
-                has_new = true;
                 interval = LOOK_INTERVAL;
+                let soon = tokio::time::Instant::now() + interval;
+                look_at = Some(look_at.map_or(soon, |at: tokio::time::Instant| at.min(soon)));
             }
-            () = tokio::time::sleep(interval), if has_new => {
-                has_new = all.look();
+            () = sleep_until(look_at.unwrap_or_else(tokio::time::Instant::now)), if look_at.is_some() => {
                 interval = (interval * 2).min(LATE_LOOK_INTERVAL);
+                look_at = all.look().then(|| tokio::time::Instant::now() + interval);
             }
         }
         drop(all);

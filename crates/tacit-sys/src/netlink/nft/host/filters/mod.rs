@@ -286,7 +286,7 @@ impl Rules {
         for place in DiscardPlace::ALL {
             let chain = LoggedFilter::chain(rule.number, place);
             let log = Host(Filter(FilterExpression::Log(RuleName::new(rule.name))));
-            let logged = [AtMostPerSecond(LOGGED_PER_SECOND), log];
+            let logged = [AtMostPerSecond { packets: LOGGED_PER_SECOND, burst: LOGGED_BURST }, log];
             self.push_in(&chain, "adding the nft rule that logs packets", &logged);
             let then = match place.chain(rule.outcome) {
                 Some(chain) => Goto(chain.name()),
@@ -328,5 +328,7 @@ impl Rules {
 
 /// How many packets of each rule are logged in a second.
 const LOGGED_PER_SECOND: u64 = 10;
+/// How many more may be logged at once.
+const LOGGED_BURST: u32 = 5;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
