@@ -219,6 +219,23 @@ fn network_of_both_versions() -> Network {
     Network::new(&[7000], echo).with_rules(&rules).with_ipv6()
 }
 
+#[test]
+fn connections_that_have_ended_do_not_count_for_a_limit() {
+    let said = network(ECHO).ok(r#"
+        printf '[limits]\nconnections-per-run = 4\n' >>run.toml
+        RUN_OPTIONS='--log ./scratch/own.log'
+        run python3 -c '
+import socket
+for _ in range(300):
+    with socket.create_connection(("10.9.8.7", 7000)) as stream:
+        stream.sendall(b"x")
+        stream.shutdown(socket.SHUT_WR)
+        while stream.recv(100): pass
+print("all")'
+        echo $(grep -c "why=limit" scratch/own.log)"#);
+    assert_eq!(said, "all\n0\n");
+}
+
 /// Without tacit, root sends to the denied addresses.
 #[test]
 fn a_source_route_leads_no_packet_of_a_handed_socket_to_a_denied_address() {
