@@ -80,22 +80,13 @@ impl Expression {
     /// Writes the kernel's expressions, each named as a part of the message.
     pub(super) fn write(self, rule: &mut NetlinkRequest) {
         match self {
-            Self::Mark(mark) => {
-                meta(rule, META_MARK);
-                compare(rule, EQUAL, &mark.to_ne_bytes());
-            }
+            Self::Mark(mark) => compare_meta(rule, META_MARK, &mark.to_ne_bytes()),
             Self::NftFamily(family) => {
-                meta(rule, META_NFPROTO);
-                compare(rule, EQUAL, &[if family == NftFamily::V4 { 2 } else { 10 }]);
+                let number = if family == NftFamily::V4 { 2 } else { 10 };
+                compare_meta(rule, META_NFPROTO, &[number]);
             }
-            Self::FromTun => {
-                meta(rule, META_IIFTYPE);
-                compare(rule, EQUAL, &ARPHRD_NONE.to_ne_bytes());
-            }
-            Self::Transport(number) => {
-                meta(rule, META_L4PROTO);
-                compare(rule, EQUAL, &[number]);
-            }
+            Self::FromTun => compare_meta(rule, META_IIFTYPE, &ARPHRD_NONE.to_ne_bytes()),
+            Self::Transport(number) => compare_meta(rule, META_L4PROTO, &[number]),
             Self::Syn => compare_flags(rule, SYN | ACK, EQUAL, SYN),
             Self::PastSyn => compare_flags(rule, SYN | ACK, NOT_EQUAL, SYN),
             Self::WithoutSyn => compare_flags(rule, SYN, EQUAL, 0),
@@ -151,6 +142,12 @@ impl Expression {
             Self::PortUnreachable => reject(rule, REJECT_ICMPX, ICMPX_PORT_UNREACHABLE),
         }
     }
+}
+
+/// Compares a property of the packet that is not in its headers.
+fn compare_meta(rule: &mut NetlinkRequest, key: u32, value: &[u8]) {
+    meta(rule, key);
+    compare(rule, EQUAL, value);
 }
 
 /// Compares some flags of a TCP segment.

@@ -417,13 +417,21 @@ async fn receive(table: std::rc::Weak<HandedConnections>, mut destroyed: Destroy
                 let soon = tokio::time::Instant::now() + interval;
                 look_at = Some(look_at.map_or(soon, |at: tokio::time::Instant| at.min(soon)));
             }
-            () = sleep_until(look_at.unwrap_or_else(tokio::time::Instant::now)), if look_at.is_some() => {
+            () = wait_until(look_at) => {
                 interval = (interval * 2).min(LATE_LOOK_INTERVAL);
                 look_at = all.look().then(|| tokio::time::Instant::now() + interval);
             }
         }
         drop(all);
         tokio::task::yield_now().await;
+    }
+}
+
+/// Waits until this time; without one, without end.
+async fn wait_until(time: Option<tokio::time::Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 
