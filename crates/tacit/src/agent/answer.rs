@@ -306,8 +306,7 @@ impl Agent {
     pub(super) async fn drain(&mut self, timeout: Option<Duration>) {
         let timeout = timeout.or_else(|| self.shared.live.load().limits().drain);
         let until = timeout.map(|timeout| Instant::now() + timeout);
-        let checked = Instant::now();
-        self.begin_drain(Drain { until, outlives_run: false, checked }).await;
+        self.begin_drain(Drain::new(until)).await;
     }
 
     /// The run of this private agent has ended.
@@ -329,7 +328,7 @@ impl Agent {
         let now = Instant::now();
         let drain = self.draining.as_mut();
         let until = drain.and_then(|drain| {
-            drain.checked = now;
+            drain.note_check(now);
             drain.until
         });
         let over = until.is_some_and(|until| now >= until);

@@ -16,6 +16,7 @@ mod confirmation;
 mod coverage;
 mod credentials;
 mod departures;
+mod drain;
 mod error;
 mod expiry;
 mod freed_memory;
@@ -76,6 +77,7 @@ use crate::worker::GROWTH_INTERVAL;
 use confirmation::Confirmation;
 use coverage::HostCoverage;
 pub(crate) use credentials::CredentialStore;
+use drain::Drain;
 pub use error::AgentError;
 use freed_memory::FreedMemory;
 use lanes::Workers;
@@ -102,10 +104,6 @@ pub(crate) const FILES_INTERVAL: Duration = Duration::from_secs(2);
 const NAMES_INTERVAL: Duration = Duration::from_secs(30);
 /// How often time windows of rules are checked, if there are any.
 const WINDOWS_INTERVAL: Duration = Duration::from_secs(1);
-/// How often a drain is checked.
-const DRAIN_INTERVAL: Duration = Duration::from_millis(20);
-/// The same if the drain may last for days.
-const OUTLIVED_INTERVAL: Duration = Duration::from_millis(500);
 /// How often an agent that ends lets its other tasks run: a task needs three turns to accept a
 /// control connection, to read its request, and to refuse it.
 const LAST_TURNS: usize = 4;
@@ -293,16 +291,6 @@ struct Control {
     requests: RequestQueue,
 }
 
-#[derive(Clone, Copy)]
-struct Drain {
-    /// When the last connections end; `None`: when programs or peers close them.
-    until: Option<Instant>,
-    /// Whether the run has ended and its connections outlive it.
-    outlives_run: bool,
-    /// The last check.
-    checked: Instant,
-}
-
 impl Agent {
     /// Handles requests, runs, signals and timers until the agent ends.
     async fn work(&mut self, inbox: &mut Inbox) {
@@ -348,7 +336,7 @@ impl Agent {
                 // which are meant for the program.
                 _ = signals.stop.recv(), if !private || self.has_outlived_run() => break,
                 _ = signals.quit.recv(), if !private => break,
-                () = drain_due(self.draining) => {
+                () = drain::due(self.draining) => {
                     if self.is_drained() {
                         break;
                     }
@@ -460,13 +448,6 @@ impl Agent {
             self.draining = Some(self.runs.linger());
         }
     }
-}
-
-/// Waits until the next check of the drain, if there is one.
-async fn drain_due(draining: Option<Drain>) {
-    let Some(drain) = draining else { return std::future::pending().await };
-    let interval = if drain.outlives_run { OUTLIVED_INTERVAL } else { DRAIN_INTERVAL };
-    tokio::time::sleep_until(drain.checked + interval).await;
 }
 
 fn file_name(options: &AgentOptions) -> String {

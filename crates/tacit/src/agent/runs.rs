@@ -18,7 +18,6 @@ use tacit_sys::netlink::usage::UsageSockets;
 use tacit_sys::process;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 use super::host_sockets;
 use super::inbound::reserve_missing;
@@ -550,9 +549,7 @@ impl Runs {
 
     /// How the connections of a run end that has ended now.
     pub(super) fn linger(&self) -> Drain {
-        let outlives_run = self.outside.outlives_run();
-        let checked = Instant::now();
-        Drain { until: (!outlives_run).then(|| checked + LINGER), outlives_run, checked }
+        Drain::of_ended_run(self.outside.outlives_run())
     }
 
     /// Stops accepting runs, and connections and datagrams of existing runs.
