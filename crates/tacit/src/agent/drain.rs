@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::runs::LINGER;
-
+/// How long connections of a run stay open after its end, so that the last bytes of its program
+/// arrive. The kernel keeps sockets of an ended process for a similar time.
+pub(super) const LINGER: Duration = Duration::from_secs(60);
 /// How often a drain is checked.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(20);
 /// The longest time between two checks if the drain may last for days.
@@ -32,12 +33,12 @@ impl Drain {
         Self { until, outlives_run: false, checked: Instant::now(), interval: DRAIN_INTERVAL }
     }
 
-    /// The drain after the end of a run. Mostly no connection is open then, and a caller that reads
-    /// the standard error of the run waits for the end of the agent.
-    pub(super) fn of_ended_run(outlives_run: bool) -> Self {
-        let checked = Instant::now();
-        let until = (!outlives_run).then(|| checked + LINGER);
-        Self { until, outlives_run, checked, interval: ENDED_RUN_INTERVAL }
+    /// The drain after the end of a run. Without a time, the connections outlive the run. Mostly no
+    /// connection is open then, and a caller that reads the standard error of the run waits for the
+    /// end of the agent.
+    pub(super) fn of_ended_run(until: Option<Instant>) -> Self {
+        let outlives_run = until.is_none();
+        Self { until, outlives_run, checked: Instant::now(), interval: ENDED_RUN_INTERVAL }
     }
 
     /// Begins the time to the next check.
@@ -71,8 +72,11 @@ mod tests {
     #[test]
     fn the_end_of_a_run_is_checked_soon_and_then_less_often() {
         let first = [4, 8, 16];
-        assert_eq!(intervals(Drain::of_ended_run(false))[..4], [&first[..], &[20]].concat());
-        let long = intervals(Drain::of_ended_run(true));
+        assert_eq!(
+            intervals(Drain::of_ended_run(Some(Instant::now())))[..4],
+            [&first[..], &[20]].concat()
+        );
+        let long = intervals(Drain::of_ended_run(None));
         assert_eq!(long[..3], first);
         assert_eq!(long[9], 500);
         assert_eq!(intervals(Drain::new(None)), [20; 10]);

@@ -18,14 +18,16 @@ use tacit_sys::netlink::usage::UsageSockets;
 use tacit_sys::process;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
+use super::drain::{Drain, LINGER};
 use super::host_sockets;
 use super::inbound::reserve_missing;
 use super::lanes::Workers;
 use super::opened::{ListenError, Opened, RequiredListener};
 use super::secrets;
 use super::services::{self, Candidate, Enrolled, RunContext, RunEvent, Services};
-use super::{AgentError, AgentOptions, Drain, takeover};
+use super::{AgentError, AgentOptions, takeover};
 use crate::address;
 use crate::clock::{self, Rfc3339};
 use crate::control::display::VERSION;
@@ -52,10 +54,6 @@ const CAPTURE_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The time after a failed attempt to hide files until the next one.
 const HIDE_AGAIN_AFTER: Duration = Duration::from_secs(1);
-
-/// How long connections of a run stay open after its end, so that the last bytes of its program
-/// arrive. The kernel keeps sockets of an ended process for a similar time.
-pub(super) const LINGER: Duration = Duration::from_secs(60);
 
 /// The files that programs must not read, and the policy that names them.
 type SecretsOf = (Weak<Policy>, Arc<Vec<PathBuf>>);
@@ -549,7 +547,8 @@ impl Runs {
 
     /// How the connections of a run end that has ended now.
     pub(super) fn linger(&self) -> Drain {
-        Drain::of_ended_run(self.outside.outlives_run())
+        let until = (!self.outside.outlives_run()).then(|| Instant::now() + LINGER);
+        Drain::of_ended_run(until)
     }
 
     /// Stops accepting runs, and connections and datagrams of existing runs.
