@@ -1,8 +1,10 @@
 //! Sets and reads socket options for which rustix has no wrapper: integer options and socket
-//! filters (`SO_ATTACH_FILTER`).
+//! filters (`SO_ATTACH_FILTER`). Also sets the size of a receive buffer.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::net::sockopt;
 
 /// The identity of an option. A control message for an option has the same two numbers as its level
 /// and type.
@@ -115,4 +117,16 @@ pub(crate) fn bind_to_interface(socket: BorrowedFd<'_>, index: u32) -> io::Resul
 fn socklen<T>() -> libc::socklen_t {
     // All structures of the socket interface have only a few bytes.
     libc::socklen_t::try_from(size_of::<T>()).unwrap_or(0)
+}
+
+/// Gives a socket a receive buffer of this size, or of the largest size that the host permits
+/// (`net.core.rmem_max`). Only a process with `CAP_NET_ADMIN` for the host may exceed that limit.
+///
+/// # Errors
+/// The error of `setsockopt`.
+pub(crate) fn set_receive_buffer(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
+    if sockopt::set_socket_recv_buffer_size_force(socket, bytes).is_err() {
+        sockopt::set_socket_recv_buffer_size(socket, bytes)?;
+    }
+    Ok(())
 }

@@ -22,10 +22,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::netlink::route::LO;
-use crate::option::{MEMORY_DROPS, attach_filter, bind_to_interface, drop_all_packets, memory};
+use crate::option::{
+    MEMORY_DROPS, attach_filter, bind_to_interface, drop_all_packets, memory, set_receive_buffer,
+};
 use crate::packet_filter::Target::{Next, To};
 use crate::packet_filter::{
     ACK, ADD, ADD_X, AND, COPY_TO_X, ETHERTYPE_V4, ETHERTYPE_V6, INTERFACE, JUMP_EQUAL, JUMP_SET,
@@ -61,10 +63,7 @@ impl PacketWatch {
         // Without a protocol the socket receives nothing until the filter is attached.
         let family = AddressFamily::PACKET;
         let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
-        if sockopt::set_socket_recv_buffer_size_force(&socket, BUFFER_BYTES).is_err() {
-            // Without `CAP_NET_ADMIN` for the host, the limit of the host applies.
-            sockopt::set_socket_recv_buffer_size(&socket, BUFFER_BYTES)?;
-        }
+        set_receive_buffer(socket.as_fd(), BUFFER_BYTES)?;
         attach_filter(socket.as_fd(), &mut assemble(STATEMENTS))?;
         bind_to_interface(socket.as_fd(), ALL_INTERFACES)?;
         Ok(Self { socket: Arc::new(socket) })

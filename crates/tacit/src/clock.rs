@@ -1,4 +1,5 @@
-//! Returns the current time and the time zone of the host, and formats times as RFC 3339.
+//! Returns the current time and the time zone of the host, formats times as RFC 3339, and waits
+//! until a time.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -177,6 +178,14 @@ impl Date {
         let year_of_era = year % 400;
         let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
         (year / 400 * 146_097 + day_of_era).checked_sub(719_468)
+    }
+}
+
+/// Waits until this time; without one, the wait never ends.
+pub async fn sleep_until(time: Option<tokio::time::Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -22,7 +22,7 @@ use super::message::{NetlinkRequest, answers};
 use super::protocol::IpProtocol;
 use super::socket::{Netlink, REPLY_WAIT, ReplyCount, Subsystem};
 use crate::handed::namespace_cookie;
-use crate::option::{OptionName, set_option};
+use crate::option::{OptionName, set_option, set_receive_buffer};
 
 /// How much a TCP socket has transferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,10 +150,7 @@ fn watch_groups(groups: u32) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let protocol = Some(families::SOCK_DIAG);
     let socket = rustix::net::socket_with(family, SocketType::RAW, flags, protocol)?;
-    // Only a privileged process may exceed the limit of the system.
-    if sockopt::set_socket_recv_buffer_size_force(&socket, BUFFER_BYTES).is_err() {
-        sockopt::set_socket_recv_buffer_size(&socket, BUFFER_BYTES)?;
-    }
+    set_receive_buffer(socket.as_fd(), BUFFER_BYTES)?;
     rustix::net::bind(&socket, &SocketAddrNetlink::new(0, groups))?;
     Ok(socket)
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::clock;
+
 /// How long connections of a run stay open after its end, so that the last bytes of its program
 /// arrive. The kernel keeps sockets of an ended process for a similar time.
 pub(super) const LINGER: Duration = Duration::from_secs(60);
@@ -51,8 +53,7 @@ impl Drain {
 
 /// Waits until the next check of a drain, if there is one.
 pub(super) async fn due(draining: Option<Drain>) {
-    let Some(drain) = draining else { return std::future::pending().await };
-    tokio::time::sleep_until(drain.checked + drain.interval).await;
+    clock::sleep_until(draining.map(|drain| drain.checked + drain.interval)).await;
 }
 
 #[cfg(test)]

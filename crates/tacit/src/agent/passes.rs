@@ -54,10 +54,7 @@ impl Passes {
     /// Waits until the pass in progress has ended. Without one, waits until ages must be checked.
     pub(super) async fn due(&mut self) {
         let Some(UnderWay { result, ages }) = &mut self.under_way else {
-            return match self.age_due {
-                Some(due) => tokio::time::sleep_until(due).await,
-                None => std::future::pending().await,
-            };
+            return clock::sleep_until(self.age_due).await;
         };
         // If the pass has failed, ages are checked again soon.
         let next = result.await.unwrap_or(Some(Duration::ZERO));

@@ -93,7 +93,7 @@ impl Reports {
 
 /// What was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Read {
+pub(super) enum ReadReports {
     /// No report had arrived.
     Nothing,
     /// All reports that had arrived.
@@ -110,15 +110,15 @@ pub(super) enum Read {
 pub(super) fn read(
     socket: BorrowedFd<'_>,
     mut take: impl FnMut(Option<Destroyed>),
-) -> io::Result<Read> {
+) -> io::Result<ReadReports> {
     for count in 0..READ_AT_ONCE_MAX {
         let report = usage::next_destroyed(socket)?;
         take(report);
         if report.is_none() {
-            return Ok(if count == 0 { Read::Nothing } else { Read::All });
+            return Ok(if count == 0 { ReadReports::Nothing } else { ReadReports::All });
         }
     }
-    Ok(Read::Part)
+    Ok(ReadReports::Part)
 }
 
 /// The socket on which the kernel reports destroyed sockets.
@@ -137,8 +137,8 @@ enum ReadWait {
     Report(Watched),
     /// This time. The runtime does not watch the socket, so that reports do not wake the thread.
     Time(tokio::time::Instant),
-    /// Nothing.
-    None,
+    /// Nothing: more reports may have arrived already.
+    AtOnce,
 }
 
 impl DestroyedSockets {
@@ -160,7 +160,7 @@ impl DestroyedSockets {
         match &self.wait {
             ReadWait::Report(watched) => watched.readable().await.map(drop)?,
             ReadWait::Time(until) => sleep_until(*until).await,
-            ReadWait::None => {}
+            ReadWait::AtOnce => {}
         }
         Ok(())
     }
@@ -171,12 +171,12 @@ impl DestroyedSockets {
     /// The socket has failed.
     pub(super) fn read(&mut self, take: impl FnMut(Option<Destroyed>)) -> io::Result<()> {
         let read = read(self.socket.as_fd(), take)?;
-        if read == Read::Part {
-            self.wait = ReadWait::None;
+        if read == ReadReports::Part {
+            self.wait = ReadWait::AtOnce;
             return Ok(());
         }
         self.wait = ReadWait::Time(tokio::time::Instant::now() + READ_INTERVAL);
-        if read == Read::All && self.stores_many {
+        if read == ReadReports::All && self.stores_many {
             return Ok(());
         }
         // If the runtime cannot watch the socket now, the agent tries again.

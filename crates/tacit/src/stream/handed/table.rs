@@ -15,10 +15,10 @@ use tacit_sys::netlink::Netlink;
 use tacit_sys::netlink::usage::{self, Destroyed, TcpUsage, UsageSockets};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
-use tokio::time::sleep_until;
 
 use super::early::{EarlyEnd, EarlyEnds};
 use super::reports::{self, DestroyedSockets, Reports};
+use crate::clock;
 use crate::log::{Event, Log};
 use crate::run::Run;
 use crate::run::protocol::ConnectProgress;
@@ -417,21 +417,13 @@ async fn receive(table: std::rc::Weak<HandedConnections>, mut destroyed: Destroy
                 let soon = tokio::time::Instant::now() + interval;
                 look_at = Some(look_at.map_or(soon, |at: tokio::time::Instant| at.min(soon)));
             }
-            () = wait_until(look_at) => {
+            () = clock::sleep_until(look_at) => {
                 interval = (interval * 2).min(LATE_LOOK_INTERVAL);
                 look_at = all.look().then(|| tokio::time::Instant::now() + interval);
             }
         }
         drop(all);
         tokio::task::yield_now().await;
-    }
-}
-
-/// Waits until this time; without one, without end.
-async fn wait_until(time: Option<tokio::time::Instant>) {
-    match time {
-        Some(time) => sleep_until(time).await,
-        None => std::future::pending().await,
     }
 }
 

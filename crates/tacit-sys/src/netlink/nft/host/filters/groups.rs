@@ -10,8 +10,7 @@ use std::time::Duration;
 use super::super::super::batch::{CREATE, TABLE, commit, message};
 use super::super::super::filter_expression::{KeyField, PacketGate, WINDOWS, group_name};
 use super::super::super::host_expression::{write_accept, write_return};
-use super::super::super::primitive::NftFamily;
-use super::super::super::primitive::write_goto;
+use super::super::super::primitive::{NftFamily, write_goto};
 use super::super::super::sets::{
     DATA_VERDICT, NEWSET, SET_CONCAT, SET_EXPRESSION, SET_INTERVAL, SET_MAP,
 };
