@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use super::diagnostic::{Diagnostic, SourcePosition};
-use super::text::{Diagnostics, TomlDocument};
+use super::text::{Diagnostics, TomlDocument, TomlEntry, TomlNode};
 use crate::message_id::MessageId;
 
 /// The largest policy text. 10,000 rules take about 2 MiB.
@@ -65,7 +65,7 @@ impl PolicyText {
         }
         // Most policies include nothing, and a policy may have many tables.
         let before_tables = TomlDocument::parse(before_tables(text));
-        if before_tables.errors().is_empty() && !before_tables.top().contains_key("include") {
+        if before_tables.errors().is_empty() && before_tables.top().get("include").is_none() {
             return Vec::new();
         }
         let document = TomlDocument::parse(text);
@@ -74,15 +74,12 @@ impl PolicyText {
         }
         let Some(value) = document.top().get("include") else { return Vec::new() };
         let report = Diagnostics::new(&document);
-        let patterns = value
-            .get_ref()
-            .as_array()
-            .map_or_else(|| vec![value], |list| list.iter().take(INCLUDED_FILES_MAX).collect());
-        let pattern = |value: &&toml::Spanned<toml::de::DeValue<'_>>| {
-            let pattern = value.get_ref().as_str().filter(|text| is_pattern(text))?.to_owned();
-            Some(IncludePattern { pattern, position: report.position(value.span().start) })
+        let patterns = value.data.as_array().unwrap_or_else(|| std::slice::from_ref(value));
+        let pattern = |value: &TomlNode<'_>| {
+            let pattern = value.data.as_str().filter(|text| is_pattern(text))?.to_owned();
+            Some(IncludePattern { pattern, position: report.position(value.at.start) })
         };
-        patterns.iter().filter_map(pattern).collect()
+        patterns.iter().take(INCLUDED_FILES_MAX).filter_map(pattern).collect()
     }
 
     /// Adds an included file, which errors call `name`.
@@ -208,22 +205,20 @@ fn errors_of_included(text: &str, bytes_before: usize) -> Vec<Diagnostic> {
     }
     let document = TomlDocument::parse(text);
     let report = Diagnostics::new(&document);
-    for (key, _) in document.top() {
-        let at = key.span();
+    for TomlEntry { key, key_at: at, .. } in document.top() {
         let header = text.get(..at.start).unwrap_or_default();
-        if !INCLUDABLE.contains(&key.get_ref().as_ref()) {
-            let message = format!("`{}` is not allowed in an included file", key.get_ref());
+        if !INCLUDABLE.contains(&&**key) {
+            let message = format!("`{key}` is not allowed in an included file");
             let fix = "move this entry to the policy that includes this file";
-            report.error(MessageId("misplaced-key"), &at, message, fix);
+            report.error(MessageId("misplaced-key"), at, message, fix);
         } else if !header.ends_with('[') {
             let message = format!(
-                "`{}` is outside of a table, but an included file can contain only tables with a \
-                 header",
-                key.get_ref()
+                "`{key}` is outside of a table, but an included file can contain only tables with \
+                 a header"
             );
             let fix = "begin the file with a header: [[rule]], [identity.NAME], \
                        [trust.NAME], [[map.NAME]] or [ike.NAME]";
-            report.error(MessageId("not-a-table"), &at, message, fix);
+            report.error(MessageId("not-a-table"), at, message, fix);
         }
     }
     report.finish()

@@ -27,15 +27,15 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use toml::de::DeValue;
-
 use super::map_keys::{JOB, KEYRING, LABEL, NAMES, RULE, RULE_KEYS, TOP, TOP_TITLE};
 use super::map_values;
 use super::patterns::{covers, union};
 
 use crate::draft::{Keys, Toml, set};
 use crate::finding::{Findings, Origin};
-use tacit_core::policy::text::{Diagnostics, TomlDocument, TomlTable, TomlValue};
+use tacit_core::policy::text::{
+    Diagnostics, TomlData, TomlDocument, TomlEntry, TomlTable, TomlValue,
+};
 use tacit_core::policy::{DiagnosticSeverity, POLICY_BYTES_MAX, SYSTEM_TRUST};
 
 /// The programs to which the imported policy applies.
@@ -437,24 +437,24 @@ fn copy(value: &TomlValue<'_>) -> Option<Toml> {
     copied
 }
 
-fn toml_of(value: &DeValue<'_>) -> Option<Toml> {
+fn toml_of(value: &TomlData<'_>) -> Option<Toml> {
     Some(match value {
-        DeValue::String(text) => Toml::Text(text.to_string()),
-        DeValue::Integer(number) => {
-            Toml::Number(i64::from_str_radix(number.as_str(), number.radix()).ok()?)
+        TomlData::String(text) => Toml::Text(text.to_string()),
+        TomlData::Integer(number) => {
+            Toml::Number(i64::from_str_radix(&number.digits, number.radix).ok()?)
         }
-        DeValue::Boolean(flag) => Toml::Flag(*flag),
-        DeValue::Array(items) => {
-            let copies = items.iter().map(|item| toml_of(item.get_ref()));
+        TomlData::Boolean(flag) => Toml::Flag(*flag),
+        TomlData::Array(items) => {
+            let copies = items.iter().map(|item| toml_of(&item.data));
             Toml::List(copies.collect::<Option<_>>()?)
         }
-        DeValue::Table(entries) => {
+        TomlData::Table(entries) => {
             let mut keys = Keys::new();
-            for (key, value) in entries {
-                set(&mut keys, key.get_ref(), toml_of(value.get_ref())?);
+            for TomlEntry { key, value, .. } in entries {
+                set(&mut keys, key, toml_of(&value.data)?);
             }
             Toml::Table(keys)
         }
-        DeValue::Float(_) | DeValue::Datetime(_) => return None,
+        TomlData::Float | TomlData::Datetime => return None,
     })
 }

@@ -2,11 +2,11 @@
 //! ones.
 
 use crate::policy::suite::{Group, Suite, TlsVersion, suite_refusal};
-use crate::policy::text::{TomlValue, nearest_word, word_list};
+use crate::policy::text::{TomlData, TomlValue, nearest_word, word_list};
 
 /// Parses the value of `min-version`.
 pub(super) fn version(value: &TomlValue<'_>) -> Option<TlsVersion> {
-    if value.value.as_float().is_some() {
+    if matches!(value.value, TomlData::Float) {
         value.wrong_type("a version in quotes: \"1.2\" or \"1.3\"");
         return None;
     }

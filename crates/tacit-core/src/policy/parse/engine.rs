@@ -137,7 +137,7 @@ fn nice(value: &TomlValue<'_>) -> Option<i32> {
         value.wrong_type("a whole number, without quotes");
         return None;
     };
-    let read = i32::from_str_radix(number.as_str(), number.radix()).ok();
+    let read = i32::from_str_radix(&number.digits, number.radix).ok();
     let nice = read.filter(|nice| NICE.contains(nice));
     if nice.is_none() {
         let min = NICE.start();

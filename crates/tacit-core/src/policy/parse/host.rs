@@ -123,7 +123,7 @@ pub(super) fn with_settings(
         return rule;
     }
     // Programs of a host are not started for tacit: those that use TLS keep it.
-    let tls = value.value.get("tls").map(|tls| tls.get_ref());
+    let tls = value.value.get("tls").map(|tls| &tls.data);
     let is_open = tls.is_none_or(|tls| tls.get("on-tls").is_none());
     if let Action::Tls(tls) = &mut rule.action
         && let Tls::Client(client) = tls

@@ -195,7 +195,7 @@ fn version(top: &TomlTable<'_>) -> Option<()> {
         value.wrong_type("a whole number: `version = 1`");
         return None;
     };
-    if number.as_str() != "1" {
+    if number.digits != "1" {
         let message = format!("version {number} of the policy language is not known");
         value.error(
             message,

@@ -388,11 +388,10 @@ fn file_positions(table: &TomlTable<'_>, keys: &[&'static str]) -> FilePositions
     for value in keys.iter().filter_map(|key| table.value(key)) {
         // Errors in the values were reported when they were read.
         let list = value.value.as_array();
-        let items = list.map_or_else(Vec::new, |list| list.iter().collect());
-        let items = items.into_iter().map(|item| (item.get_ref(), value.span(item)));
-        let items = items.chain(list.is_none().then(|| (value.value, value.at.clone())));
+        let items = list.unwrap_or_default().iter().map(|item| (&item.data, &item.at));
+        let items = items.chain(list.is_none().then_some((value.value, &value.at)));
         files.extend(items.filter_map(|(item, at)| {
-            Some((PathBuf::from(item.as_str()?), position(&at, table.report)))
+            Some((PathBuf::from(item.as_str()?), position(at, table.report)))
         }));
     }
     FilePositions::new(files)

@@ -22,16 +22,15 @@ pub(super) fn names(rules: &[TomlValue<'_>]) {
     let mut seen: HashMap<&str, usize> = HashMap::with_capacity(rules.len());
     for rule in rules {
         let Some(name) = rule.value.get("name") else { continue };
-        let Some(text) = name.get_ref().as_str() else { continue };
-        let at = rule.span(name);
+        let Some(text) = name.data.as_str() else { continue };
         if let Some(first) = seen.get(text) {
-            let from = rule.report.position(at.start);
+            let from = rule.report.position(name.at.start);
             let line = rule.report.line(rule.report.position(*first), from);
             let message = format!("two rules are named `{}`", text.escape_debug());
             let fix = format!("rename one of the two rules; the other rule is in line {line}");
-            rule.report.error(MessageId("name-taken"), &at, message, fix);
+            rule.report.error(MessageId("name-taken"), &name.at, message, fix);
         } else {
-            seen.insert(text, at.start);
+            seen.insert(text, name.at.start);
         }
     }
 }

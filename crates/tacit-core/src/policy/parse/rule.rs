@@ -86,7 +86,7 @@ pub(super) fn read(value: &TomlValue<'_>, names: &Names<'_>) -> Option<Rule> {
 
 /// The name of a rule in messages.
 pub(super) fn title(value: &TomlValue<'_>) -> String {
-    let shown = value.value.get("name").and_then(|name| name.get_ref().as_str());
+    let shown = value.value.get("name").and_then(|name| name.data.as_str());
     shown.map_or_else(|| "this rule".to_owned(), |name| format!("rule `{}`", name.escape_debug()))
 }
 

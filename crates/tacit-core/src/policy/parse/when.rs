@@ -71,7 +71,7 @@ fn days_of_month(value: &TomlValue<'_>) -> Option<DaysOfMonth> {
     let fix = "write a number from 1 to 31, a number from -1 (the last day) to -31, or a range \
                such as \"1-7\"";
     let days = match value.value.as_integer() {
-        Some(number) => number.as_str().parse().ok().and_then(DaysOfMonth::one),
+        Some(number) => number.digits.parse().ok().and_then(DaysOfMonth::one),
         None => DaysOfMonth::parse(value.string()?),
     };
     if days.is_none() {

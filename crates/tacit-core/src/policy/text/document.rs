@@ -1,27 +1,27 @@
 //! Parses a text as TOML. If the text has a syntax error, the parser reports the error and keeps
 //! the valid part of the text.
 //!
-//! The parser needs about 20 bytes of memory for each byte of text. For a long text, the kernel
-//! takes more time to provide this memory than the parser takes to parse the text. So a text with
-//! `[[rule]]` is parsed in parts, one for each rule. All parts use the same memory, one after the
-//! other.
+//! A policy may have thousands of rules. So a text with `[[rule]]` is parsed in parts, one for each
+//! rule. [`plain`] reads most parts, and the TOML library parses the other ones. For a part, the
+//! library needs little memory, and uses the same memory for one part after the other; for a long
+//! text, it would need 20 bytes for each byte of the text.
 //!
-//! The result is the same as if the text were parsed as a whole. If the results could differ, the
-//! text is parsed as a whole. Examples are texts with an error, or with another table after the
-//! first rule.
+//! The result is the same as if the library parsed the text as a whole. If the results could
+//! differ, the library does parse it as a whole. Examples are texts with an error, or with another
+//! table after the first rule.
 
 use std::borrow::Cow;
-use std::ops::Range;
 
-use toml::Spanned;
-use toml::de::{DeArray, DeTable, DeValue, Error};
+use toml::de::{DeTable, Error};
+
+use super::node::{TomlData, TomlEntries, TomlEntry, TomlNode};
+use super::plain::{self, PlainItem};
+use super::report::ByteSpan;
 
 /// The list whose items are parsed separately.
-pub(super) const LIST_IN_PARTS: &str = "rule";
+const LIST_IN_PARTS: &str = "rule";
 /// The header of an item, at the beginning of a line.
 const HEADER: &str = "[[rule]]";
-/// In strings of several lines, a line with the header may not be a header.
-const STRINGS_OF_LINES: [&str; 2] = ["\"\"\"", "'''"];
 
 /// A text and its TOML tables.
 ///
@@ -30,10 +30,7 @@ const STRINGS_OF_LINES: [&str; 2] = ["\"\"\"", "'''"];
 #[derive(Debug)]
 pub struct TomlDocument<'t> {
     text: &'t str,
-    top: Spanned<DeTable<'t>>,
-    /// The offset of each item of [`LIST_IN_PARTS`], from which its spans count; empty if the text
-    /// was parsed as a whole.
-    parts: Vec<usize>,
+    top: TomlEntries<'t>,
     errors: Vec<Error>,
 }
 
@@ -41,32 +38,13 @@ impl<'t> TomlDocument<'t> {
     /// Parses a text, which may be invalid.
     #[must_use]
     pub fn parse(text: &'t str) -> Self {
-        Self::in_parts(text).unwrap_or_else(|| Self::whole(text))
+        let in_parts = in_parts(text).map(|top| Self { text, top, errors: Vec::new() });
+        in_parts.unwrap_or_else(|| Self::whole(text))
     }
 
     fn whole(text: &'t str) -> Self {
         let (top, errors) = DeTable::parse_recoverable(text);
-        Self { text, top, parts: Vec::new(), errors }
-    }
-
-    /// `None` if the text must be parsed as a whole.
-    fn in_parts(text: &'t str) -> Option<Self> {
-        if STRINGS_OF_LINES.iter().any(|quotes| text.contains(quotes)) {
-            return None;
-        }
-        let is_first_in_line = |at: &usize| *at == 0 || text.as_bytes()[at - 1] == b'\n';
-        let parts: Vec<usize> =
-            text.match_indices(HEADER).map(|(at, _)| at).filter(is_first_in_line).collect();
-        let mut top = valid(&text[..*parts.first()?])?;
-        let mut list = ItemList::default();
-        for (place, part) in parts.iter().enumerate() {
-            let end = parts.get(place + 1).copied().unwrap_or(text.len());
-            list.add(*part, valid(&text[*part..end])?.into_inner())?;
-        }
-        let ItemList { header, items } = list;
-        let (name, at) = header?;
-        let is_new = top.get_mut().insert(name, Spanned::new(at, DeValue::Array(items))).is_none();
-        is_new.then_some(Self { text, top, parts, errors: Vec::new() })
+        Self { text, top: TomlEntries::of_library(top.into_inner(), 0), errors }
     }
 
     /// The text itself.
@@ -75,13 +53,8 @@ impl<'t> TomlDocument<'t> {
     }
 
     /// The table at the top.
-    pub(crate) fn top(&self) -> &DeTable<'t> {
-        self.top.get_ref()
-    }
-
-    /// The offset of each item of [`LIST_IN_PARTS`], if they were parsed separately.
-    pub(super) fn parts(&self) -> &[usize] {
-        &self.parts
+    pub(crate) fn top(&self) -> &TomlEntries<'t> {
+        &self.top
     }
 
     /// The TOML syntax errors.
@@ -90,83 +63,68 @@ impl<'t> TomlDocument<'t> {
     }
 }
 
-/// Parses a part of a text; `None` if it has an error.
-fn valid(part: &str) -> Option<Spanned<DeTable<'_>>> {
-    let (table, errors) = DeTable::parse_recoverable(part);
-    errors.is_empty().then_some(table)
-}
-
-/// The items of the parts.
-#[derive(Default)]
-struct ItemList<'t> {
-    /// The key and the span of the list.
-    header: Option<(Spanned<Cow<'t, str>>, Range<usize>)>,
-    items: DeArray<'t>,
-}
-
-impl<'t> ItemList<'t> {
-    /// Adds the only item of a part; `None` if the part contains anything else.
-    fn add(&mut self, offset: usize, part: DeTable<'t>) -> Option<()> {
-        let mut entries = part.into_iter();
-        let (Some((name, value)), None) = (entries.next(), entries.next()) else { return None };
-        let moved = |Range { start, end }| start + offset..end + offset;
-        let at = moved(value.span());
-        let DeValue::Array(list) = value.into_inner() else { return None };
-        let mut items = list.into_iter();
-        let (Some(item), None) = (items.next(), items.next()) else { return None };
-        if name.get_ref() != LIST_IN_PARTS || !item.get_ref().is_table() {
-            return None;
+/// Parses the text in parts; `None` if it must be parsed as a whole.
+///
+/// Each part is valid by itself, so no string and no list reaches from one part into the next.
+fn in_parts(text: &str) -> Option<TomlEntries<'_>> {
+    let first = next_item(text, 0)?;
+    let mut top = valid(text, 0..first)?;
+    let mut items = Vec::new();
+    let mut start = first;
+    while start < text.len() {
+        let header = start..start + HEADER.len();
+        if let Some(PlainItem { entries, end }) = plain::item(text, header.end, HEADER) {
+            items.push(TomlNode { at: header, data: TomlData::Table(entries) });
+            start = end;
+        } else {
+            let end = next_item(text, header.end).unwrap_or(text.len());
+            items.push(only_item(valid(text, start..end)?)?);
+            start = end;
         }
-        self.items.push(item);
-        let name_at = moved(name.span());
-        self.header.get_or_insert_with(|| (Spanned::new(name_at, name.into_inner()), at));
-        Some(())
     }
+    let name_at = first + "[[".len();
+    let list = TomlEntry {
+        key: Cow::Borrowed(LIST_IN_PARTS),
+        key_at: name_at..name_at + LIST_IN_PARTS.len(),
+        value: TomlNode { at: first..first + HEADER.len(), data: TomlData::Array(items) },
+    };
+    top.insert(list).then_some(top)
+}
+
+/// The position of the next line that begins with the header of an item.
+fn next_item(text: &str, from: usize) -> Option<usize> {
+    let mut headers = text[from..].match_indices(HEADER).map(|(at, _)| from + at);
+    headers.find(|at| *at == 0 || text.as_bytes()[at - 1] == b'\n')
+}
+
+/// Parses a part of a text; `None` if it has an error.
+fn valid(text: &str, part: ByteSpan) -> Option<TomlEntries<'_>> {
+    let offset = part.start;
+    let (table, errors) = DeTable::parse_recoverable(&text[part]);
+    errors.is_empty().then(|| TomlEntries::of_library(table.into_inner(), offset))
+}
+
+/// Returns the only item of a part; `None` if the part contains anything else.
+fn only_item(part: TomlEntries<'_>) -> Option<TomlNode<'_>> {
+    let [entry] = <[_; 1]>::try_from(part.into_sorted()).ok()?;
+    let TomlData::Array(items) = entry.value.data else { return None };
+    let [item] = <[_; 1]>::try_from(items).ok()?;
+    (entry.key == LIST_IN_PARTS && item.data.is_table()).then_some(item)
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
-    /// Lists every key and value with its position in the text.
-    fn dump(value: &Spanned<DeValue<'_>>, offset: usize, found: &mut Vec<(Range<usize>, String)>) {
-        let moved = |Range { start, end }: Range<usize>| start + offset..end + offset;
-        let kind = match value.get_ref() {
-            DeValue::Array(list) => {
-                list.iter().for_each(|item| dump(item, offset, found));
-                "list".to_owned()
-            }
-            DeValue::Table(table) => {
-                for (key, value) in table {
-                    found.push((moved(key.span()), key.get_ref().to_string()));
-                    dump(value, offset, found);
-                }
-                "table".to_owned()
-            }
-            other => format!("{other:?}"),
-        };
-        found.push((moved(value.span()), kind));
-    }
-
-    fn content(document: &TomlDocument<'_>) -> Vec<(Range<usize>, String)> {
-        let mut found = Vec::new();
-        for (key, value) in document.top() {
-            found.push((key.span(), key.get_ref().to_string()));
-            match value.get_ref() {
-                DeValue::Array(list) if !document.parts().is_empty() && key.get_ref() == "rule" => {
-                    found.push((value.span(), "list".to_owned()));
-                    for (item, part) in list.iter().zip(document.parts()) {
-                        dump(item, *part, &mut found);
-                    }
-                }
-                DeValue::Array(list) if key.get_ref() == "rule" => {
-                    found.push((value.span(), "list".to_owned()));
-                    list.iter().for_each(|item| dump(item, 0, &mut found));
-                }
-                _ => dump(value, 0, &mut found),
-            }
-        }
-        found
+    /// Whether parsing in parts succeeds; it then has the same result as parsing as a whole.
+    fn is_in_parts(text: &str) -> bool {
+        let whole = TomlDocument::whole(text);
+        let Some(parts) = in_parts(text) else { return false };
+        assert!(whole.errors().is_empty(), "{text}");
+        assert_eq!(&parts, whole.top(), "{text}");
+        true
     }
 
     #[test]
@@ -179,11 +137,9 @@ mod tests {
              [[rule]] # second\r\nname = \"ü\"\r\nwhen.days = [\n1,\n2 ]\n\
              [[rule.client]]\na = true\n[[rule.client]]\na = false\n[[rule]]\n",
             "version = 1\n[[rule]]\nname = \"[[rule]]\"\n[[rule]]",
+            "a = '''\nb\n'''\n[[rule]]\na = \"\"\"\nb\"\"\"\n[[rule]]\nc = 0x1f\n",
         ] {
-            let whole = TomlDocument::whole(text);
-            assert!(whole.errors().is_empty(), "{text}");
-            let parts = TomlDocument::in_parts(text).unwrap();
-            assert_eq!(content(&parts), content(&whole), "{text}");
+            assert!(is_in_parts(text), "{text}");
         }
     }
 
@@ -202,10 +158,83 @@ mod tests {
             "[[rule]]\n[[\"rule\"]]\n",
             "[[rule]]x\n",
             "[[rule]]\na = \"\"\"\n[[rule]]\n\"\"\"\n",
-            "a = '''\n[[rule]]\n'''\n",
+            "a = \'\'\'\n[[rule]]\n\'\'\'\n",
             "a = [\n[[rule]]\n]\n",
         ] {
-            assert!(TomlDocument::in_parts(text).is_none(), "{text}");
+            assert!(!is_in_parts(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn plain_items_are_read_without_the_library() {
+        let is_plain = |line: &str| {
+            let text = format!("[[rule]]\n{line}");
+            let item = plain::item(&text, HEADER.len(), HEADER);
+            item.is_some_and(|item| item.end == text.len()) && is_in_parts(&text)
+        };
+        for line in [
+            "",
+            "\n \t\n\r\n# ä\tb\r\n",
+            "name = \"web\" # the first",
+            "\ta-b_1=\"ä\t'#\"#c\nB = '\\\"'\r\n1 = \"\"\n",
+            "a = 0\nb = 65535\nc = 999999999999999999",
+            "a = true#\nb=false",
+            "a = []\nb = [ ]\nc = [1,\"x\" , true,]\nd = ['a']",
+        ] {
+            assert!(is_plain(line), "{line}");
+        }
+        for line in [
+            "a.b = 1",
+            "\"a\" = 1",
+            "a = 1.5",
+            "a = -1",
+            "a = 1_000",
+            "a = 1979-05-27",
+            "a = 0x1f",
+            "a = \"\\n\"",
+            "a = \"\"\"\"\"\"",
+            "a = [[1]]",
+            "a = [\n1]",
+            "a = { b = 1 }",
+            "[rule.a]",
+        ] {
+            assert!(!is_plain(line), "{line}");
+            assert!(is_in_parts(&format!("[[rule]]\n{line}")), "{line}");
+        }
+        for line in [
+            "a",
+            "a =",
+            "= 1",
+            "a = 01",
+            "a = 1 2",
+            "a = truex",
+            "a = [1 2]",
+            "a = [,]",
+            "a = [1",
+            "a = \"",
+            "a = \"\u{1}\"",
+            "# \u{7f}",
+            "a = 1\r",
+            "a = 1\na = 2",
+        ] {
+            assert!(!is_in_parts(&format!("[[rule]]\n{line}")), "{line}");
+        }
+    }
+
+    /// Pieces of lines, among them pieces of TOML that are not plain or not valid.
+    fn pieces() -> impl Strategy<Value = Vec<&'static str>> {
+        let pieces = [
+            "[[rule]]", "\n", "\n", "\n", "\r\n", "\r", " ", "\t", "#", "a", "b-1", "_", "=", " = ",
+            "\"", "\"a\"", "'", "'b'", "\\", "1", "0", "-", "true", "false", "[", "]", ",", ".", "{",
+            "}", "ä", "\u{7f}", "a = 1\n", "b = \"x\"\n", "c = [1, 2]\n",
+        ];
+        prop::collection::vec(prop::sample::select(pieces.to_vec()), 0..24)
+    }
+
+    proptest! {
+        #[test]
+        fn the_library_and_the_plain_reader_agree(pieces in pieces()) {
+            is_in_parts(&format!("[[rule]]\n{}", pieces.concat()));
         }
     }
 }

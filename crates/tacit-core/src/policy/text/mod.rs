@@ -30,6 +30,8 @@
 //! limit.
 
 mod document;
+mod node;
+mod plain;
 mod report;
 mod schema;
 mod table;
@@ -37,7 +39,8 @@ mod words;
 
 pub use super::diagnostic::one_line;
 pub use document::TomlDocument;
+pub use node::{TomlData, TomlEntries, TomlEntry, TomlInteger, TomlNode};
 pub use report::{ByteSpan, Diagnostics};
 pub use schema::{PlannedKey, TableKeys, TableSchema};
-pub use table::{LIST_ITEMS_MAX, SpanOrigin, TomlTable, TomlValue};
+pub use table::{LIST_ITEMS_MAX, TomlTable, TomlValue};
 pub use words::{nearest_word, word_list};

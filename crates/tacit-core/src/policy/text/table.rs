@@ -10,10 +10,8 @@
 //! * If an unknown key resembles no known key, the table does not report missing keys. It also does
 //!   not report keys that are known, but not allowed beside the other keys.
 
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
-
-use super::document::{LIST_IN_PARTS, TomlDocument};
+use super::document::TomlDocument;
+use super::node::{TomlData, TomlEntries, TomlEntry, TomlNode};
 use super::report::{ByteSpan, Diagnostics};
 use super::schema::{TableKeys, TableSchema};
 use super::words::{nearest_word, word_list};
@@ -32,28 +30,10 @@ pub struct TomlTable<'a> {
     /// Its name in messages.
     pub title: String,
     schema: TableSchema,
-    entries: &'a DeTable<'a>,
-    origin: SpanOrigin<'a>,
+    entries: &'a TomlEntries<'a>,
     /// The [`mark_of`] of each key of the text.
     marks: u64,
     unknown: Unknown<'a>,
-}
-
-/// Where the spans in a value begin to count. Parts of a text can be parsed separately.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SpanOrigin<'a> {
-    /// The offset of the part that contains the value.
-    part: usize,
-    /// The offsets of the parts that contain its items; empty: they are in the same part.
-    items: &'a [usize],
-}
-
-impl SpanOrigin<'_> {
-    /// The position of a key or a value in the whole text.
-    fn span<T>(self, spanned: &Spanned<T>) -> ByteSpan {
-        let ByteSpan { start, end } = spanned.span();
-        start + self.part..end + self.part
-    }
 }
 
 /// Returns one of 64 bits for a key. Most keys that a table may have are missing, and are known to
@@ -88,32 +68,31 @@ impl<'a> TomlTable<'a> {
         schema: impl Into<TableSchema>,
         title: impl Into<String>,
     ) -> Self {
-        let origin = SpanOrigin { part: 0, items: document.parts() };
-        Self::open(report, (document.top(), origin), 0..0, schema, title)
+        Self::open(report, document.top(), 0..0, schema, title)
     }
 
     /// Reports keys that are unknown, not supported yet, or misplaced.
     fn open(
         report: &'a Diagnostics<'a>,
-        (entries, origin): (&'a DeTable<'a>, SpanOrigin<'a>),
+        entries: &'a TomlEntries<'a>,
         at: ByteSpan,
         schema: impl Into<TableSchema>,
         title: impl Into<String>,
     ) -> Self {
         let title = title.into();
         let schema = schema.into();
-        let marks = entries.keys().fold(0, |marks, key| marks | mark_of(key.get_ref()));
+        let marks = entries.iter().fold(0, |marks, entry| marks | mark_of(&entry.key));
         let unknown = Unknown::default();
-        let mut table = Self { report, at, title, schema, entries, origin, marks, unknown };
-        for (key, value) in entries {
-            table.check_key(key.get_ref(), &origin.span(key), &origin.span(value));
+        let mut table = Self { report, at, title, schema, entries, marks, unknown };
+        for entry in entries {
+            table.check_key(entry);
         }
         table
     }
 
     /// Returns the spelling of a known key in this table, if it is given.
     fn written<'k>(&'k self, key: &'k str) -> Option<&'k str> {
-        if self.marks & mark_of(key) != 0 && self.entries.contains_key(key) {
+        if self.marks & mark_of(key) != 0 && self.entries.get(key).is_some() {
             return Some(key);
         }
         let misspelled = self.unknown.misspelled.iter().find(|misspelled| misspelled.known == key);
@@ -128,17 +107,8 @@ impl<'a> TomlTable<'a> {
              contain this key",
             schema = self.schema
         );
-        let (name, value) = self.entries.get_key_value(self.written(key)?)?;
-        let is_in_parts = name.get_ref() == LIST_IN_PARTS;
-        let items = if is_in_parts { self.origin.items } else { &[] };
-        Some(TomlValue {
-            report: self.report,
-            name: key,
-            name_at: self.origin.span(name),
-            at: self.origin.span(value),
-            value: value.get_ref(),
-            origin: SpanOrigin { items, ..self.origin },
-        })
+        let entry = self.entries.entry(self.written(key)?)?;
+        Some(TomlValue::of(self.report, key, entry))
     }
 
     /// Returns the value of a required key; `fix` shows an example.
@@ -190,20 +160,12 @@ impl<'a> TomlTable<'a> {
 
     /// Returns every key with its table, for `[identity.NAME]` and `[trust.NAME]`.
     pub fn named_tables(&self) -> impl Iterator<Item = (&'a str, TomlValue<'a>)> {
-        self.entries.iter().map(|(name, value)| {
-            let named = TomlValue {
-                report: self.report,
-                name: "",
-                name_at: self.origin.span(name),
-                at: self.origin.span(value),
-                value: value.get_ref(),
-                origin: SpanOrigin { items: &[], ..self.origin },
-            };
-            (name.get_ref().as_ref(), named)
-        })
+        self.entries.iter().map(|entry| (&*entry.key, TomlValue::of(self.report, "", entry)))
     }
 
-    fn check_key(&mut self, key: &'a str, at: &ByteSpan, value_at: &ByteSpan) {
+    fn check_key(&mut self, entry: &'a TomlEntry<'a>) {
+        let key = &*entry.key;
+        let at = &entry.key_at;
         let known = self.schema.known();
         if self.schema.keys == TableKeys::Names || known.contains(&key) {
             return;
@@ -232,7 +194,7 @@ impl<'a> TomlTable<'a> {
         match nearest.filter(|_| home.is_none()) {
             Some(known) if self.written(known).is_none() => {
                 self.unknown.misspelled.push(Misspelled { known, written: key });
-                self.report.silence(at.start..value_at.end);
+                self.report.silence(at.start..entry.value.at.end);
             }
             Some(_) => {}
             None => self.unknown.others = true,
@@ -251,13 +213,16 @@ pub struct TomlValue<'a> {
     pub name_at: ByteSpan,
     /// The position of the value.
     pub at: ByteSpan,
-    /// The value. [`Self::span`] returns the positions of its parts.
-    pub value: &'a DeValue<'a>,
-    /// Where the spans in the value begin to count.
-    pub origin: SpanOrigin<'a>,
+    /// The value.
+    pub value: &'a TomlData<'a>,
 }
 
 impl<'a> TomlValue<'a> {
+    fn of(report: &'a Diagnostics<'a>, name: &'static str, entry: &'a TomlEntry<'a>) -> Self {
+        let name_at = entry.key_at.clone();
+        Self { report, name, name_at, at: entry.value.at.clone(), value: &entry.value.data }
+    }
+
     /// Reports an error in this value.
     pub fn error(&self, message: impl Into<String>, fix: impl Into<String>) {
         self.error_of(MessageId("invalid-value"), message, fix);
@@ -273,15 +238,10 @@ impl<'a> TomlValue<'a> {
         self.report.error(id, &self.name_at, message, fix.replace("{key}", self.name));
     }
 
-    /// The position of a key or a value in this value.
-    pub fn span<T>(&self, spanned: &Spanned<T>) -> ByteSpan {
-        self.origin.span(spanned)
-    }
-
     /// The position of the value of a key, if this value is a table with that key. Otherwise the
     /// position of this value.
     pub fn at_key(&self, key: &str) -> ByteSpan {
-        self.value.get(key).map_or_else(|| self.at.clone(), |value| self.span(value))
+        self.value.get(key).map_or_else(|| self.at.clone(), |value| value.at.clone())
     }
 
     /// Reads text: one line, not empty, without control characters.
@@ -321,7 +281,7 @@ impl<'a> TomlValue<'a> {
             return None;
         };
         // TOML allows `1_000`; this text has no underscores, but may have a sign.
-        let value = u64::from_str_radix(number.as_str(), number.radix()).ok();
+        let value = u64::from_str_radix(&number.digits, number.radix).ok();
         let inside = value.filter(|value| (min..=max).contains(value));
         if inside.is_none() {
             let message =
@@ -345,7 +305,6 @@ impl<'a> TomlValue<'a> {
             self.wrong_type("a table");
             return None;
         };
-        let entries = (entries, self.origin);
         Some(TomlTable::open(self.report, entries, self.at.clone(), schema, title))
     }
 
@@ -381,12 +340,12 @@ impl<'a> TomlValue<'a> {
             self.error_of(MessageId("too-many"), message, fix);
             return None;
         }
-        let item = |(at, value): (usize, &'a Spanned<DeValue<'a>>)| {
-            let part = self.origin.items.get(at).copied().unwrap_or(self.origin.part);
-            let origin = SpanOrigin { part, items: &[] };
-            Self { at: origin.span(value), value: value.get_ref(), origin, ..self.clone() }
+        let item = |item: &'a TomlNode<'a>| Self {
+            at: item.at.clone(),
+            value: &item.data,
+            ..self.clone()
         };
-        Some(list.iter().enumerate().map(item).collect())
+        Some(list.iter().map(item).collect())
     }
 
     /// Reads every item, and reports all errors; `None` if there was an error.
@@ -443,13 +402,13 @@ impl<'a> TomlValue<'a> {
     /// Reports a value of the wrong kind.
     pub fn wrong_type(&self, wanted: &str) {
         let found = match self.value {
-            DeValue::String(_) => "text",
-            DeValue::Integer(_) => "a whole number",
-            DeValue::Float(_) => "a fraction",
-            DeValue::Boolean(_) => "true or false",
-            DeValue::Datetime(_) => "a date",
-            DeValue::Array(_) => "a list",
-            DeValue::Table(_) => "a table",
+            TomlData::String(_) => "text",
+            TomlData::Integer(_) => "a whole number",
+            TomlData::Float => "a fraction",
+            TomlData::Boolean(_) => "true or false",
+            TomlData::Datetime => "a date",
+            TomlData::Array(_) => "a list",
+            TomlData::Table(_) => "a table",
         };
         self.error_of(
             MessageId("wrong-type"),
