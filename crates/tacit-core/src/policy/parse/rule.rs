@@ -17,7 +17,7 @@ use crate::policy::rule::{Action, Answers, Deny, ForwardRule, PathChoice, Rule, 
 use crate::policy::selector::Selectors;
 use crate::policy::selector::{AddressSelector, NamePattern};
 use crate::policy::target::Target;
-use crate::policy::text::{TomlTable, TomlValue};
+use crate::policy::text::{TableTitle, TomlTable, TomlValue};
 
 /// The range of `idle`. Its lower end prevents normal pauses of programs from closing connections.
 const IDLE_MIN: Duration = Duration::from_secs(1);
@@ -85,9 +85,9 @@ pub(super) fn read(value: &TomlValue<'_>, names: &Names<'_>) -> Option<Rule> {
 }
 
 /// The name of a rule in messages.
-pub(super) fn title(value: &TomlValue<'_>) -> String {
-    let shown = value.value.get("name").and_then(|name| name.data.as_str());
-    shown.map_or_else(|| "this rule".to_owned(), |name| format!("rule `{}`", name.escape_debug()))
+pub(super) fn title<'a>(value: &TomlValue<'a>) -> TableTitle<'a> {
+    let name = value.value.get("name").and_then(|name| name.data.as_str());
+    name.map_or("this rule".into(), |name| TableTitle::Named { kind: "rule", name })
 }
 
 /// Reads the name of a rule.

@@ -13,7 +13,7 @@ use crate::message_id::MessageId;
 use crate::policy::diagnostic::SourcePosition;
 use crate::policy::ike::{IkePeer, Sha2, TunnelCipher};
 use crate::policy::sa::{ManualMode, ManualProtection, ManualSa, SaKeyFile};
-use crate::policy::text::{TomlTable, TomlValue};
+use crate::policy::text::{TableTitle, TomlTable, TomlValue};
 
 /// The SPIs of received packets, each with the table that has it.
 type SpiUsers = RefCell<BTreeMap<u32, (String, SourcePosition)>>;
@@ -276,9 +276,14 @@ fn spi(value: &TomlValue<'_>) -> Option<u32> {
 }
 
 /// Reports an SPI that another table has too: the receiver finds the keys by it.
-fn check_spi(title: &str, value: &TomlValue<'_>, number: u32, users: &SpiUsers) -> Option<()> {
+fn check_spi(
+    title: &TableTitle<'_>,
+    value: &TomlValue<'_>,
+    number: u32,
+    users: &SpiUsers,
+) -> Option<()> {
     let position = value.report.position(value.at.start);
-    let earlier = users.borrow_mut().insert(number, (title.to_owned(), position));
+    let earlier = users.borrow_mut().insert(number, (title.to_string(), position));
     let Some((other_table, first)) = earlier else { return Some(()) };
     let line = value.report.line(first, position);
     let message = format!("`spi-in` of {other_table} in line {line} is also {number}");

@@ -42,5 +42,5 @@ pub use document::TomlDocument;
 pub use node::{TomlData, TomlEntries, TomlEntry, TomlInteger, TomlNode};
 pub use report::{ByteSpan, Diagnostics};
 pub use schema::{PlannedKey, TableKeys, TableSchema};
-pub use table::{LIST_ITEMS_MAX, TomlTable, TomlValue};
+pub use table::{LIST_ITEMS_MAX, TableTitle, TomlTable, TomlValue};
 pub use words::{nearest_word, word_list};

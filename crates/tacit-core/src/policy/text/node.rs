@@ -69,6 +69,9 @@ impl<'t> TomlEntries<'t> {
     /// The number of entries for which memory is allocated with the first one. A rule seldom has
     /// more.
     const FIRST_COUNT: usize = 8;
+    /// Up to this number of entries, comparing the key with all of them is faster than a binary
+    /// search, because most comparisons end with the length.
+    const SCANNED_MAX: usize = 16;
 
     /// Adds an entry. Returns whether its key is new; otherwise, nothing is added.
     pub(super) fn insert(&mut self, entry: TomlEntry<'t>) -> bool {
@@ -83,6 +86,9 @@ impl<'t> TomlEntries<'t> {
     /// Returns the entry of a key.
     #[must_use]
     pub fn entry(&self, key: &str) -> Option<&TomlEntry<'t>> {
+        if self.sorted.len() <= Self::SCANNED_MAX {
+            return self.sorted.iter().find(|entry| entry.key == key);
+        }
         self.place(key).ok().map(|place| &self.sorted[place])
     }
 

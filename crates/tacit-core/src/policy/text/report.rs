@@ -59,8 +59,10 @@ impl<'t> Diagnostics<'t> {
         let start = self.line_starts[line - 1];
         let column = self.text[start..offset].chars().count() + 1;
         let file = self.later_files.partition_point(|(start, _)| *start <= offset);
-        let begin = file.checked_sub(1).map_or(0, |place| self.later_files[place].0);
-        let first_line = self.line_starts.partition_point(|at| *at < begin);
+        let first_line = file.checked_sub(1).map_or(0, |place| {
+            let begin = self.later_files[place].0;
+            self.line_starts.partition_point(|at| *at < begin)
+        });
         SourcePosition { file, line: line - first_line, column }
     }
 

@@ -10,6 +10,9 @@
 //! * If an unknown key resembles no known key, the table does not report missing keys. It also does
 //!   not report keys that are known, but not allowed beside the other keys.
 
+use std::borrow::Cow;
+use std::fmt;
+
 use super::document::TomlDocument;
 use super::node::{TomlData, TomlEntries, TomlEntry, TomlNode};
 use super::report::{ByteSpan, Diagnostics};
@@ -28,12 +31,47 @@ pub struct TomlTable<'a> {
     /// Its position.
     pub at: ByteSpan,
     /// Its name in messages.
-    pub title: String,
+    pub title: TableTitle<'a>,
     schema: TableSchema,
     entries: &'a TomlEntries<'a>,
     /// The [`mark_of`] of each key of the text.
     marks: u64,
     unknown: Unknown<'a>,
+}
+
+/// The name of a table in messages.
+#[derive(Clone, Debug)]
+pub enum TableTitle<'a> {
+    /// Such as `[limits]`.
+    Text(Cow<'static, str>),
+    /// A table with a key `name`, such as a rule.
+    Named {
+        /// What it is.
+        kind: &'static str,
+        /// The value of the key.
+        name: &'a str,
+    },
+}
+
+impl From<&'static str> for TableTitle<'_> {
+    fn from(title: &'static str) -> Self {
+        Self::Text(Cow::Borrowed(title))
+    }
+}
+
+impl From<String> for TableTitle<'_> {
+    fn from(title: String) -> Self {
+        Self::Text(Cow::Owned(title))
+    }
+}
+
+impl fmt::Display for TableTitle<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(title) => out.write_str(title),
+            Self::Named { kind, name } => write!(out, "{kind} `{}`", name.escape_debug()),
+        }
+    }
 }
 
 /// Returns one of 64 bits for a key. Most keys that a table may have are missing, and are known to
@@ -57,7 +95,7 @@ struct Unknown<'a> {
 #[derive(Debug)]
 struct Misspelled<'a> {
     known: &'static str,
-    written: &'a str,
+    written: &'a TomlEntry<'a>,
 }
 
 impl<'a> TomlTable<'a> {
@@ -66,7 +104,7 @@ impl<'a> TomlTable<'a> {
         report: &'a Diagnostics<'a>,
         document: &'a TomlDocument<'a>,
         schema: impl Into<TableSchema>,
-        title: impl Into<String>,
+        title: impl Into<TableTitle<'a>>,
     ) -> Self {
         Self::open(report, document.top(), 0..0, schema, title)
     }
@@ -77,7 +115,7 @@ impl<'a> TomlTable<'a> {
         entries: &'a TomlEntries<'a>,
         at: ByteSpan,
         schema: impl Into<TableSchema>,
-        title: impl Into<String>,
+        title: impl Into<TableTitle<'a>>,
     ) -> Self {
         let title = title.into();
         let schema = schema.into();
@@ -90,10 +128,11 @@ impl<'a> TomlTable<'a> {
         table
     }
 
-    /// Returns the spelling of a known key in this table, if it is given.
-    fn written<'k>(&'k self, key: &'k str) -> Option<&'k str> {
-        if self.marks & mark_of(key) != 0 && self.entries.get(key).is_some() {
-            return Some(key);
+    /// Returns the entry of a known key, which may be misspelled, if it is given.
+    fn entry(&self, key: &str) -> Option<&'a TomlEntry<'a>> {
+        let is_possible = self.marks & mark_of(key) != 0;
+        if let Some(entry) = is_possible.then(|| self.entries.entry(key)).flatten() {
+            return Some(entry);
         }
         let misspelled = self.unknown.misspelled.iter().find(|misspelled| misspelled.known == key);
         misspelled.map(|misspelled| misspelled.written)
@@ -107,8 +146,7 @@ impl<'a> TomlTable<'a> {
              contain this key",
             schema = self.schema
         );
-        let entry = self.entries.entry(self.written(key)?)?;
-        Some(TomlValue::of(self.report, key, entry))
+        Some(TomlValue::of(self.report, key, self.entry(key)?))
     }
 
     /// Returns the value of a required key; `fix` shows an example.
@@ -155,7 +193,7 @@ impl<'a> TomlTable<'a> {
 
     /// Whether the text contains the key, known or not.
     pub fn holds(&self, key: &str) -> bool {
-        self.written(key).is_some()
+        self.entry(key).is_some()
     }
 
     /// Returns every key with its table, for `[identity.NAME]` and `[trust.NAME]`.
@@ -192,8 +230,8 @@ impl<'a> TomlTable<'a> {
         };
         self.report.error(MessageId("unknown-key"), at, message, fix);
         match nearest.filter(|_| home.is_none()) {
-            Some(known) if self.written(known).is_none() => {
-                self.unknown.misspelled.push(Misspelled { known, written: key });
+            Some(known) if self.entry(known).is_none() => {
+                self.unknown.misspelled.push(Misspelled { known, written: entry });
                 self.report.silence(at.start..entry.value.at.end);
             }
             Some(_) => {}
@@ -299,7 +337,7 @@ impl<'a> TomlValue<'a> {
     pub fn table(
         &self,
         schema: impl Into<TableSchema>,
-        title: impl Into<String>,
+        title: impl Into<TableTitle<'a>>,
     ) -> Option<TomlTable<'a>> {
         let Some(entries) = self.value.as_table() else {
             self.wrong_type("a table");

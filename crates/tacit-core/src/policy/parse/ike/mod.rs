@@ -17,7 +17,7 @@ use crate::policy::ike::{
     InnerAddressSource, KeyLifetime, esp_offers,
 };
 use crate::policy::map::distinguished::parse_name;
-use crate::policy::text::{TomlTable, TomlValue};
+use crate::policy::text::{TableTitle, TomlTable, TomlValue};
 
 mod suite;
 
@@ -303,7 +303,7 @@ pub(super) fn inner_addresses(value: &TomlValue<'_>, fix: &str) -> Option<Vec<Ip
 
 /// Reports an address that another peer has too: a packet to it would belong to two tunnels.
 pub(super) fn check_users(
-    title: &str,
+    title: &TableTitle<'_>,
     value: &TomlValue<'_>,
     addresses: &[IpAddr],
     users: &InnerUsers,
@@ -311,7 +311,7 @@ pub(super) fn check_users(
     let position = value.report.position(value.at.start);
     for address in addresses {
         let Some((other_table, first)) =
-            users.borrow_mut().insert(*address, (title.to_owned(), position))
+            users.borrow_mut().insert(*address, (title.to_string(), position))
         else {
             continue;
         };
