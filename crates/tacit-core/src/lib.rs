@@ -46,6 +46,7 @@ pub mod message_id;
 pub mod meter;
 pub mod packet;
 pub mod page;
+mod parallel;
 pub mod pcapng;
 pub mod policy;
 pub mod printable;

@@ -400,7 +400,7 @@ pub(super) fn areas_of(rules: &[&Rule]) -> Vec<RuleAreas> {
         for span in spans(rule, &Learnt::default(), &[]) {
             let plane = Plane { udp, family: span.family };
             let decided = decided.entry(plane).or_default();
-            for ports in &ports {
+            for ports in ports {
                 let area = Area { first: span.first, last: span.last, ports: ports.clone() };
                 let left = left_of(area.clone(), decided);
                 areas.entry(plane).or_default().extend(left);

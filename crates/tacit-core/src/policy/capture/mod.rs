@@ -243,13 +243,23 @@ fn is_never_captured(rule: &Rule) -> bool {
 
 /// Returns the parts of an area outside of the holes.
 fn left_of(area: Area, holes: &[Area]) -> Vec<Area> {
+    let mut left = Vec::new();
+    add_left_of(area, holes, &mut left);
+    left
+}
+
+/// Adds the parts of an area outside of the holes.
+fn add_left_of(area: Area, holes: &[Area], parts: &mut Vec<Area>) {
     // Most holes are elsewhere. To compare with them costs little; each copy of a part is more.
     let near: Vec<_> = holes.iter().filter(|hole| area.overlaps(hole)).collect();
+    if near.is_empty() {
+        return parts.push(area);
+    }
     let mut left = vec![area];
     for hole in near {
         left = left.into_iter().flat_map(|area| area.without(hole)).collect();
     }
-    left
+    parts.append(&mut left);
 }
 
 /// Whether a rule is about flows that programs of the host open; one that names runs is not.
@@ -275,6 +285,8 @@ fn ranges<'r>(
 ) -> Vec<CaptureRange> {
     let mut planes: BTreeMap<Plane, Vec<Area>> = BTreeMap::new();
     let mut not_captured: BTreeMap<Plane, Vec<Area>> = BTreeMap::new();
+    let nothing_learnt = Learnt::default();
+    let mut all_spans = Vec::new();
     for rule in rules {
         let udp = match rule.selectors.protocol {
             Protocol::Tcp => false,
@@ -287,17 +299,21 @@ fn ranges<'r>(
             let Span { first, last, .. } = span;
             ports.iter().map(move |ports| Area { first, last, ports: ports.clone() })
         };
-        if can_pass(rule) && rule.ipsec().is_none() {
-            for span in spans(rule, learnt, own) {
-                let plane = Plane { udp, family: span.family };
+        let is_captured = can_pass(rule) && rule.ipsec().is_none();
+        if !is_captured && !is_never_captured(rule) {
+            continue;
+        }
+        // The address of a name may have other names, and may belong to another rule.
+        let learnt = if is_captured { learnt } else { &nothing_learnt };
+        all_spans.clear();
+        add_spans(rule, learnt, own, &mut all_spans);
+        for span in all_spans.drain(..) {
+            let plane = Plane { udp, family: span.family };
+            if is_captured {
                 let holes = not_captured.get(&plane).map_or(&[][..], Vec::as_slice);
-                let left = areas(span).flat_map(|area| left_of(area, holes));
-                planes.entry(plane).or_default().extend(left);
-            }
-        } else if is_never_captured(rule) {
-            // The address of a name may have other names, and may belong to another rule.
-            for span in spans(rule, &Learnt::default(), own) {
-                let plane = Plane { udp, family: span.family };
+                let captured = planes.entry(plane).or_default();
+                areas(span).for_each(|area| add_left_of(area, holes, captured));
+            } else {
                 not_captured.entry(plane).or_default().extend(areas(span));
             }
         }
@@ -314,12 +330,14 @@ fn ranges<'r>(
     disjoint.take(CAPTURE_RANGES_MAX).collect()
 }
 
-fn ports(rule: &Rule) -> Vec<RangeInclusive<u16>> {
+fn ports(rule: &Rule) -> &[RangeInclusive<u16>] {
     match rule.selectors.remote_ports.as_slice() {
-        [] => vec![1..=u16::MAX],
-        ranges => ranges.to_vec(),
+        [] => &ALL_PORTS,
+        ranges => ranges,
     }
 }
+
+const ALL_PORTS: [RangeInclusive<u16>; 1] = [1..=u16::MAX];
 
 /// The addresses that a rule selects, without those that it must name explicitly and does not.
 /// `own` are the addresses of this host.
@@ -328,11 +346,17 @@ pub(super) fn addresses(rule: &Rule, own: &[IpAddr]) -> Vec<Span> {
 }
 
 fn spans(rule: &Rule, learnt: &Learnt<'_>, own: &[Span]) -> Vec<Span> {
+    let mut all = Vec::new();
+    add_spans(rule, learnt, own, &mut all);
+    all
+}
+
+/// Adds the addresses that a rule selects, as [`addresses`].
+fn add_spans(rule: &Rule, learnt: &Learnt<'_>, own: &[Span], all: &mut Vec<Span>) {
     let beside_own = |span| without_all(span, own.iter().copied());
     if rule.selectors.remote.is_empty() {
-        return public().into_iter().flat_map(beside_own).collect();
+        return all.extend(public().into_iter().flat_map(beside_own));
     }
-    let mut all = Vec::new();
     for selector in &rule.selectors.remote {
         match selector {
             AddressSelector::Name { host, wildcard: true } => all.extend(learnt.below(host)),
@@ -350,7 +374,6 @@ fn spans(rule: &Rule, learnt: &Learnt<'_>, own: &[Span]) -> Vec<Span> {
             }
         }
     }
-    all
 }
 
 /// The learned addresses, by name and, for rules with wildcards, by parent domain.

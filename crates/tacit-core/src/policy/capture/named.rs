@@ -194,8 +194,8 @@ struct Parts {
 
 impl Parts {
     /// Divides the ports of one transport.
-    fn divide(&mut self, protocol: Protocol, rules: &[(u32, Vec<RangeInclusive<u16>>)]) {
-        let ranges = || rules.iter().flat_map(|(_, ranges)| ranges);
+    fn divide(&mut self, protocol: Protocol, rules: &[(u32, &[RangeInclusive<u16>])]) {
+        let ranges = || rules.iter().flat_map(|(_, ranges)| *ranges);
         let ends = ranges().filter_map(|range| range.end().checked_add(1));
         let starts: BTreeSet<u16> = ranges().map(|range| *range.start()).chain(ends).collect();
         let next = starts.iter().skip(1).map(|next| next - 1).chain([u16::MAX]);

@@ -25,7 +25,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::rule::{Action, Rule};
-use super::selector::{AddressSelector, Family, Selectors, UnknownOwner, family_and_bits};
+use super::selector::{AddressSelector, Family, UnknownOwner, family_and_bits};
 use crate::flow::{Address, Direction, Flow, Protocol};
 
 /// The largest number of entries that one rule puts into the tables for each `listen`. Any IPv4
@@ -338,18 +338,22 @@ struct Builder {
     listens: HashMap<Address, u32>,
     hosts: HashMap<String, u128>,
     rules: Vec<Verified>,
+    /// The memory for the parts of one rule after the other.
+    scratch: RuleParts,
 }
+
+/// The parts of the four conditions of a rule: local and remote addresses, each with its ports.
+type RuleParts = [Vec<Part>; 4];
 
 impl Builder {
     fn add(&mut self, rule: &Arc<Rule>) {
         let index = self.rules.len();
-        let Selectors { local, local_ports, remote, remote_ports, .. } = &rule.selectors;
-        let mut parts = [
-            self.addresses(local),
-            ports(local_ports),
-            self.addresses(remote),
-            ports(remote_ports),
-        ];
+        let mut parts = std::mem::take(&mut self.scratch);
+        let [locals, local_ports, remotes, remote_ports] = &mut parts;
+        self.addresses(&rule.selectors.local, locals);
+        ports(&rule.selectors.local_ports, local_ports);
+        self.addresses(&rule.selectors.remote, remotes);
+        ports(&rule.selectors.remote_ports, remote_ports);
         limit(&mut parts);
         let [locals, local_ports, remotes, remote_ports] = &parts;
         for listen in self.listen_numbers(rule) {
@@ -364,6 +368,7 @@ impl Builder {
                 }
             }
         }
+        self.scratch = parts;
         let is_deny = rule.enforced().is_deny();
         let is_tls = matches!(rule.action, Action::Tls(_));
         self.rules.push(Verified { whole: Arc::clone(rule), is_deny, is_tls });
@@ -418,8 +423,8 @@ impl Builder {
         numbers
     }
 
-    fn addresses(&mut self, selectors: &[AddressSelector]) -> Vec<Part> {
-        let mut parts = Vec::new();
+    fn addresses(&mut self, selectors: &[AddressSelector], parts: &mut Vec<Part>) {
+        parts.clear();
         for selector in selectors {
             if let AddressSelector::Name { host, wildcard } = selector {
                 let next = self.hosts.len() as u128;
@@ -429,13 +434,13 @@ impl Builder {
             }
             for span in selector.spans() {
                 let prefixes = prefixes(span.first, span.last, span.family.width());
-                parts.extend(prefixes.into_iter().map(|(bits, length)| Part {
+                parts.extend(prefixes.map(|(bits, length)| Part {
                     key: AddressKey::Network(span.family, length),
                     bits,
                 }));
             }
         }
-        or_any(parts)
+        or_any(parts);
     }
 }
 
@@ -457,29 +462,30 @@ impl Part {
     }
 }
 
-fn ports(ranges: &[RangeInclusive<u16>]) -> Vec<Part> {
-    let mut parts = Vec::new();
+fn ports(ranges: &[RangeInclusive<u16>], parts: &mut Vec<Part>) {
+    parts.clear();
     for range in ranges {
         let first = u128::from(*range.start());
         let last = u128::from(*range.end());
         let prefixes = prefixes(first, last, PORT_WIDTH);
         parts.extend(
             prefixes
-                .into_iter()
                 .map(|(bits, length)| Part { key: AddressKey::Network(Family::V4, length), bits }),
         );
     }
-    or_any(parts)
+    or_any(parts);
 }
 
 /// If there is no condition, there is one part that always matches.
-fn or_any(parts: Vec<Part>) -> Vec<Part> {
-    if parts.is_empty() { vec![Part::ANY] } else { parts }
+fn or_any(parts: &mut Vec<Part>) {
+    if parts.is_empty() {
+        parts.push(Part::ANY);
+    }
 }
 
 /// Removes conditions from the index, the longest list first, until the number of entries is small
 /// enough.
-fn limit(parts: &mut [Vec<Part>; 4]) {
+fn limit(parts: &mut RuleParts) {
     while parts.iter().map(Vec::len).fold(1, usize::saturating_mul) > ENTRIES_PER_RULE_MAX {
         if let Some(longest) = parts.iter_mut().max_by_key(|list| list.len()) {
             *longest = vec![Part::ANY];
@@ -489,17 +495,16 @@ fn limit(parts: &mut [Vec<Part>; 4]) {
 
 /// Returns the smallest number of prefixes that together contain exactly the numbers from the first
 /// to the last, with their lengths.
-fn prefixes(first: u128, last: u128, width: u32) -> Vec<(u128, u32)> {
-    let mut prefixes = Vec::new();
+fn prefixes(first: u128, last: u128, width: u32) -> impl Iterator<Item = (u128, u32)> {
     let mut next = Some(first);
-    while let Some(first) = next.filter(|first| *first <= last) {
+    std::iter::from_fn(move || {
+        let first = next.filter(|first| *first <= last)?;
         // The largest block that begins here and does not extend beyond the last number.
         let fits = (last - first).checked_add(1).map_or(u128::BITS, u128::ilog2);
         let block = first.trailing_zeros().min(fits).min(width);
-        prefixes.push((first, width - block));
         next = 1_u128.checked_shl(block).and_then(|size| first.checked_add(size));
-    }
-    prefixes
+        Some((first, width - block))
+    })
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use proptest::test_runner::RngSeed;
 use super::*;
 use crate::policy::selector::Near;
 use crate::policy::when::{Days, DaysOfMonth, Hours, Months, Zone};
-use crate::policy::{Answers, Deny};
+use crate::policy::{Answers, Deny, Selectors};
 use crate::policy::{ForwardRule, InboundRule, RuleForm, SourcePosition, UnixSocket, When};
 
 fn rule(selectors: Selectors, listen: Vec<Address>, action: Action) -> Rule {
@@ -330,7 +330,8 @@ proptest! {
 
     #[test]
     fn prefixes_make_up_the_range_and_nothing_else(range in port_range(), probe in port()) {
-        let parts = ports(std::slice::from_ref(&range));
+        let mut parts = Vec::new();
+        ports(std::slice::from_ref(&range), &mut parts);
         let inside = parts.iter().any(|part| {
             port_bits(part.port_length(), Some(probe)) == Some(narrow(part.bits))
         });
@@ -371,11 +372,11 @@ fn an_address_of_this_host_is_reached_only_by_a_rule_that_names_it() {
 
 #[test]
 fn prefixes_of_the_widest_ranges() {
-    assert_eq!(prefixes(0, u128::MAX, 128), [(0, 0)]);
-    assert_eq!(prefixes(1, u128::MAX - 1, 128).len(), 254);
-    assert_eq!(prefixes(0, 65_535, 16), [(0, 0)]);
-    assert_eq!(prefixes(1, 65_534, 16).len(), 30);
-    assert_eq!(prefixes(1, u128::from(u32::MAX) - 1, 32).len(), 62);
+    assert!(prefixes(0, u128::MAX, 128).eq([(0, 0)]));
+    assert_eq!(prefixes(1, u128::MAX - 1, 128).count(), 254);
+    assert!(prefixes(0, 65_535, 16).eq([(0, 0)]));
+    assert_eq!(prefixes(1, 65_534, 16).count(), 30);
+    assert_eq!(prefixes(1, u128::from(u32::MAX) - 1, 32).count(), 62);
 }
 
 /// A way in which the rules of one test differ, and the flow that only the given rule matches.

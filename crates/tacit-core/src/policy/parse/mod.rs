@@ -10,6 +10,7 @@
 //!
 //! The parser does no I/O: the agent checks whether files, users, interfaces and names exist.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ use super::rule::Rule;
 use super::source::{POLICY_BYTES_MAX, PolicyText, is_pattern, without_byte_order_mark};
 use super::text::{Diagnostics, TomlDocument, TomlTable, TomlValue};
 use crate::message_id::MessageId;
+use crate::parallel;
 use names::{Names, Tables};
 use review::Read;
 use words::Scope;
@@ -326,6 +328,43 @@ struct Rules {
     filters: Vec<FilterRule>,
 }
 
+/// A thread is started for at least so many rules.
+const THREAD_RULES_MIN: usize = 256;
+
+/// Rules that were read, with their texts; `None` after an error was reported.
+#[derive(Default)]
+struct ReadRules<'r, 'a> {
+    of_links: Vec<Option<LinkRule>>,
+    filters: Vec<(&'r TomlValue<'a>, Option<FilterRule>)>,
+    of_flows: Vec<(&'r TomlValue<'a>, Option<Arc<Rule>>)>,
+}
+
+impl ReadRules<'_, '_> {
+    /// Joins the parts of a policy.
+    fn joined(parts: Vec<Self>) -> Self {
+        let mut all = Self::default();
+        for mut part in parts {
+            // A filter rule was read with the number of earlier rules in its own part.
+            for filter in part.filters.iter_mut().filter_map(|(_, filter)| filter.as_mut()) {
+                filter.flows_before += all.of_flows.len();
+            }
+            all.of_links.append(&mut part.of_links);
+            all.filters.append(&mut part.filters);
+            all.of_flows.append(&mut part.of_flows);
+        }
+        all
+    }
+}
+
+fn read_flow_rule(
+    item: &TomlValue<'_>,
+    names: &Names<'_>,
+    host: Option<&HostSettings>,
+) -> Option<Arc<Rule>> {
+    let rule = rule::read(item, names)?;
+    Some(Arc::new(host::with_settings(host, item, rule)))
+}
+
 fn rules(
     top: &TomlTable<'_>,
     (names, links): (&Names<'_>, &link::Links<'_>),
@@ -350,21 +389,28 @@ fn rules(
         };
         top.report.warning(MessageId("no-rules"), START, effect, fix);
     }
-    let read = |item: &TomlValue<'_>| {
-        let rule = rule::read(item, names)?;
-        Some(Arc::new(host::with_settings(host, item, rule)))
-    };
     review::names(&items);
-    let (of_links, items): (Vec<_>, Vec<_>) = items.into_iter().partition(link::is_for_links);
-    let of_links: Vec<_> = of_links.iter().map(|item| link::rule(item, links)).collect();
-    let (filters, items) = read_filters(items, host, names);
-    let rules: Vec<Option<Arc<Rule>>> = items.iter().map(read).collect();
-    let of_flows: Vec<_> = rules.iter().map(Option::as_deref).collect();
+    let read_part = |part: Range<usize>| {
+        let mut read = ReadRules::default();
+        for item in &items[part] {
+            if link::is_for_links(item) {
+                read.of_links.push(link::rule(item, links));
+            } else if filter::is_filter(item) {
+                let rule = filter::rule(item, read.of_flows.len(), host, names);
+                read.filters.push((item, rule));
+            } else {
+                read.of_flows.push((item, read_flow_rule(item, names, host)));
+            }
+        }
+        read
+    };
+    let parts = parallel::map_parts(0..items.len(), THREAD_RULES_MIN, read_part);
+    let ReadRules { of_links, filters, of_flows: rules } = ReadRules::joined(parts);
+    let of_flows: Vec<_> = rules.iter().map(|(_, rule)| rule.as_deref()).collect();
     let read_filters: Vec<_> =
-        filters.iter().filter_map(|(value, filter)| Some((value, filter.as_ref()?))).collect();
+        filters.iter().filter_map(|(value, filter)| Some((*value, filter.as_ref()?))).collect();
     filter::check(host, &of_flows, &read_filters);
-    let both = items.iter().zip(&rules);
-    let sound = both.filter_map(|(value, rule)| Some(Read { value, rule: rule.as_ref()? }));
+    let sound = rules.iter().filter_map(|(value, rule)| Some(Read { value, rule: rule.as_ref()? }));
     let sound: Vec<_> = sound.collect();
     review::rules(top.report, &sound, shown);
     tunnels::check(top.report, names, &sound);
@@ -375,32 +421,10 @@ fn rules(
         Some(host) => host::check_rules(host, &sound),
         None => host::refuse_rules(&sound),
     }
-    let of_flows = rules.into_iter().collect::<Option<_>>()?;
+    let of_flows = rules.into_iter().map(|(_, rule)| rule).collect::<Option<_>>()?;
     Some(Rules {
         of_flows,
         of_links: of_links.into_iter().collect::<Option<_>>()?,
         filters: filters.into_iter().map(|(_, filter)| filter).collect::<Option<_>>()?,
     })
-}
-
-/// A filter rule, and its text.
-type ReadFilter<'a> = (TomlValue<'a>, Option<FilterRule>);
-
-/// Reads the filter rules, and returns the other ones.
-fn read_filters<'a>(
-    items: Vec<TomlValue<'a>>,
-    host: Option<&HostSettings>,
-    names: &Names<'_>,
-) -> (Vec<ReadFilter<'a>>, Vec<TomlValue<'a>>) {
-    let mut filters = Vec::new();
-    let mut others = Vec::new();
-    for item in items {
-        if filter::is_filter(&item) {
-            let rule = filter::rule(&item, others.len(), host, names);
-            filters.push((item, rule));
-        } else {
-            others.push(item);
-        }
-    }
-    (filters, others)
 }

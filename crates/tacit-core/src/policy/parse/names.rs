@@ -1,9 +1,9 @@
 //! Parses the tables `[identity.NAME]`, `[trust.NAME]` and `[[map.NAME]]` of a policy. Also finds
 //! the tables to which a rule refers.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use super::map;
 use super::value;
@@ -30,15 +30,32 @@ pub(super) struct Names<'a> {
     ikes: BTreeMap<&'a str, Option<IkePeer>>,
     sas: BTreeMap<&'a str, Option<ManualSa>>,
     activations: BTreeMap<&'a str, Option<Activation>>,
-    used_identities: RefCell<BTreeSet<String>>,
-    used_trusts: RefCell<BTreeSet<String>>,
-    used_maps: RefCell<BTreeSet<String>>,
-    used_ikes: RefCell<BTreeSet<String>>,
-    used_sas: RefCell<BTreeSet<String>>,
-    used_activations: RefCell<BTreeSet<String>>,
-    system_first_named: RefCell<Option<SourcePosition>>,
+    used_identities: UsedNames,
+    used_trusts: UsedNames,
+    used_maps: UsedNames,
+    used_ikes: UsedNames,
+    used_sas: UsedNames,
+    used_activations: UsedNames,
+    system_first_named: Mutex<Option<SourcePosition>>,
     /// Whether there is an `[engine]`, valid or not.
     pub(super) has_engine: bool,
+}
+
+/// The names of tables that rules use. Several threads read rules.
+#[derive(Default)]
+struct UsedNames(Mutex<BTreeSet<String>>);
+
+impl UsedNames {
+    fn add(&self, name: &str) {
+        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !names.contains(name) {
+            names.insert(name.to_owned());
+        }
+    }
+
+    fn contains(&self, name: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
+    }
 }
 
 /// The tables of the policy.
@@ -62,13 +79,13 @@ impl<'a> Names<'a> {
             ikes: BTreeMap::new(),
             sas: BTreeMap::new(),
             activations: BTreeMap::new(),
-            used_identities: RefCell::default(),
-            used_trusts: RefCell::default(),
-            used_maps: RefCell::default(),
-            used_ikes: RefCell::default(),
-            used_sas: RefCell::default(),
-            used_activations: RefCell::default(),
-            system_first_named: RefCell::default(),
+            used_identities: UsedNames::default(),
+            used_trusts: UsedNames::default(),
+            used_maps: UsedNames::default(),
+            used_ikes: UsedNames::default(),
+            used_sas: UsedNames::default(),
+            used_activations: UsedNames::default(),
+            system_first_named: Mutex::default(),
             has_engine: top.holds("engine"),
         }
     }
@@ -94,7 +111,7 @@ impl<'a> Names<'a> {
     /// Resolves the value as the name of an identity.
     pub(super) fn identity(&self, value: &TomlValue<'_>) -> Option<String> {
         let name = value.string()?;
-        self.used_identities.borrow_mut().insert(name.to_owned());
+        self.used_identities.add(name);
         let known: Vec<&str> = self.identities.keys().copied().collect();
         check_known(value, name, &known, "identity", "the keys `cert` and `key`")
     }
@@ -104,10 +121,11 @@ impl<'a> Names<'a> {
         let name = value.string()?;
         if name == SYSTEM_TRUST {
             let position = value.report.position(value.at.start);
-            self.system_first_named.borrow_mut().get_or_insert(position);
+            let mut first = self.system_first_named.lock().unwrap_or_else(PoisonError::into_inner);
+            *first = Some(first.map_or(position, |first| first.min(position)));
             return Some(name.to_owned());
         }
-        self.used_trusts.borrow_mut().insert(name.to_owned());
+        self.used_trusts.add(name);
         let known: Vec<&str> = self.trusts.keys().copied().chain([SYSTEM_TRUST]).collect();
         check_known(value, name, &known, "trust", "the key `ca` or `pinned`")
     }
@@ -121,7 +139,7 @@ impl<'a> Names<'a> {
     /// Resolves the value as the name of a map.
     pub(super) fn map(&self, value: &TomlValue<'_>) -> Option<String> {
         let name = value.string()?;
-        self.used_maps.borrow_mut().insert(name.to_owned());
+        self.used_maps.add(name);
         let known: Vec<&str> = self.maps.keys().copied().collect();
         check_known(value, name, &known, "map", "entries that begin with [[map.NAME]]")
     }
@@ -129,7 +147,7 @@ impl<'a> Names<'a> {
     /// Resolves the value as the name of a peer of tunnels.
     pub(super) fn ike(&self, value: &TomlValue<'_>) -> Option<String> {
         let name = value.string()?;
-        self.used_ikes.borrow_mut().insert(name.to_owned());
+        self.used_ikes.add(name);
         let known: Vec<&str> = self.ikes.keys().copied().collect();
         check_known(
             value,
@@ -143,7 +161,7 @@ impl<'a> Names<'a> {
     /// Resolves the value as the name of a peer whose keys are in files.
     pub(super) fn sa(&self, value: &TomlValue<'_>) -> Option<String> {
         let name = value.string()?;
-        self.used_sas.borrow_mut().insert(name.to_owned());
+        self.used_sas.add(name);
         let known: Vec<&str> = self.sas.keys().copied().collect();
         let keys = "the keys `peer`, `encryption`, `integrity`, `spi-in`, `spi-out`, `keys-in`, \
                     `keys-out` and `inner`";
@@ -169,7 +187,7 @@ impl<'a> Names<'a> {
     /// Resolves the value as the name of an activation.
     pub(super) fn activation(&self, value: &TomlValue<'_>) -> Option<String> {
         let name = value.string()?;
-        self.used_activations.borrow_mut().insert(name.to_owned());
+        self.used_activations.add(name);
         let known: Vec<&str> = self.activations.keys().copied().collect();
         check_known(value, name, &known, "activate", "the key `command`")
     }
@@ -193,42 +211,42 @@ impl<'a> Names<'a> {
         };
         for (name, identity) in &self.identities {
             if let Some(identity) = identity
-                && !self.used_identities.borrow().contains(*name)
+                && !self.used_identities.contains(name)
             {
                 warn("identity", name, identity.position);
             }
         }
         for (name, trust) in &self.trusts {
             if let Some(trust) = trust
-                && !self.used_trusts.borrow().contains(*name)
+                && !self.used_trusts.contains(name)
             {
                 warn("trust", name, trust.position);
             }
         }
         for (name, map) in &self.maps {
             if let Some(first) = map.as_ref().and_then(|map| map.entries().first())
-                && !self.used_maps.borrow().contains(*name)
+                && !self.used_maps.contains(name)
             {
                 warn("map", name, first.position);
             }
         }
         for (name, peer) in &self.ikes {
             if let Some(peer) = peer
-                && !self.used_ikes.borrow().contains(*name)
+                && !self.used_ikes.contains(name)
             {
                 warn("ike", name, peer.position);
             }
         }
         for (name, sa) in &self.sas {
             if let Some(sa) = sa
-                && !self.used_sas.borrow().contains(*name)
+                && !self.used_sas.contains(name)
             {
                 warn("sa", name, sa.position);
             }
         }
         for (name, activation) in &self.activations {
             if let Some(activation) = activation
-                && !self.used_activations.borrow().contains(*name)
+                && !self.used_activations.contains(name)
             {
                 warn("activate", name, activation.position);
             }
@@ -239,7 +257,9 @@ impl<'a> Names<'a> {
     pub(super) fn finish(self) -> Option<Tables> {
         let identities = owned(self.identities)?;
         let mut trusts = owned(self.trusts)?;
-        if let Some(position) = self.system_first_named.take() {
+        if let Some(position) =
+            self.system_first_named.into_inner().unwrap_or_else(PoisonError::into_inner)
+        {
             let system = Trust {
                 source: TrustSource::System,
                 pinned: Vec::new(),

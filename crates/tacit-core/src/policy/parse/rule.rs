@@ -187,20 +187,22 @@ pub(super) fn action_word(table: &TomlTable<'_>) -> Option<Word> {
         ("tls", Word::Tls),
         ("ipsec", Word::Ipsec),
     ];
-    let mut given: Vec<(TomlValue<'_>, Word)> = actions
-        .into_iter()
-        .filter_map(|(key, word)| table.value(key).map(|value| (value, word)))
-        .collect();
-    given.sort_by_key(|(value, _)| value.name_at.start);
-    match given.as_slice() {
-        [] => {
+    let given = || {
+        let all = actions.into_iter();
+        all.filter_map(|(key, word)| table.value(key).map(|value| (value, word)))
+    };
+    match given().count() {
+        0 => {
             let fix = "add one of `permit = true`, `deny = true`, `tls = { … }`";
             let message = format!("{} has no action", table.title);
             table.incomplete(message, fix);
             None
         }
-        [(value, word)] => is_chosen(value, *word).then_some(*word),
-        [(first, _), (second, _), ..] => {
+        1 => given().find(|(value, word)| is_chosen(value, *word)).map(|(_, word)| word),
+        _ => {
+            let mut values: Vec<_> = given().map(|(value, _)| value).collect();
+            values.sort_by_key(|value| value.name_at.start);
+            let [first, second] = [&values[0], &values[1]];
             let message = format!(
                 "{rule} has two actions, `{first}` and `{second}`",
                 rule = table.title,

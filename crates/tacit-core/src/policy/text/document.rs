@@ -17,11 +17,14 @@ use toml::de::{DeTable, Error};
 use super::node::{TomlData, TomlEntries, TomlEntry, TomlNode};
 use super::plain::{self, PlainItem};
 use super::report::ByteSpan;
+use crate::parallel;
 
 /// The list whose items are parsed separately.
 const LIST_IN_PARTS: &str = "rule";
 /// The header of an item, at the beginning of a line.
 const HEADER: &str = "[[rule]]";
+/// A thread is started for at least so much text.
+const THREAD_BYTES_MIN: usize = 32 * 1024;
 
 /// A text and its TOML tables.
 ///
@@ -69,19 +72,9 @@ impl<'t> TomlDocument<'t> {
 fn in_parts(text: &str) -> Option<TomlEntries<'_>> {
     let first = next_item(text, 0)?;
     let mut top = valid(text, 0..first)?;
-    let mut items = Vec::new();
-    let mut start = first;
-    while start < text.len() {
-        let header = start..start + HEADER.len();
-        if let Some(PlainItem { entries, end }) = plain::item(text, header.end, HEADER) {
-            items.push(TomlNode { at: header, data: TomlData::Table(entries) });
-            start = end;
-        } else {
-            let end = next_item(text, header.end).unwrap_or(text.len());
-            items.push(only_item(valid(text, start..end)?)?);
-            start = end;
-        }
-    }
+    let rest = first..text.len();
+    let read = parallel::map_parts(rest, THREAD_BYTES_MIN, |part| items_of(text, part));
+    let items = read.into_iter().collect::<Option<Vec<_>>>()?.into_iter().flatten().collect();
     let name_at = first + "[[".len();
     let list = TomlEntry {
         key: Cow::Borrowed(LIST_IN_PARTS),
@@ -91,8 +84,29 @@ fn in_parts(text: &str) -> Option<TomlEntries<'_>> {
     top.insert(list).then_some(top)
 }
 
+/// Parses the items that begin in a part of the text.
+fn items_of(text: &str, part: ByteSpan) -> Option<Vec<TomlNode<'_>>> {
+    let mut items = Vec::new();
+    let mut scratch = TomlEntries::default();
+    let mut start = next_item(text, part.start).unwrap_or(text.len());
+    while start < part.end {
+        let header = start..start + HEADER.len();
+        let plain = plain::item(text, header.end, HEADER, &mut scratch);
+        if let Some(PlainItem { entries, end }) = plain {
+            items.push(TomlNode { at: header, data: TomlData::Table(entries) });
+            start = end;
+        } else {
+            let end = next_item(text, header.end).unwrap_or(text.len());
+            items.push(only_item(valid(text, start..end)?)?);
+            start = end;
+        }
+    }
+    Some(items)
+}
+
 /// The position of the next line that begins with the header of an item.
 fn next_item(text: &str, from: usize) -> Option<usize> {
+    let from = text.floor_char_boundary(from);
     let mut headers = text[from..].match_indices(HEADER).map(|(at, _)| from + at);
     headers.find(|at| *at == 0 || text.as_bytes()[at - 1] == b'\n')
 }
@@ -169,7 +183,7 @@ mod tests {
     fn plain_items_are_read_without_the_library() {
         let is_plain = |line: &str| {
             let text = format!("[[rule]]\n{line}");
-            let item = plain::item(&text, HEADER.len(), HEADER);
+            let item = plain::item(&text, HEADER.len(), HEADER, &mut TomlEntries::default());
             item.is_some_and(|item| item.end == text.len()) && is_in_parts(&text)
         };
         for line in [

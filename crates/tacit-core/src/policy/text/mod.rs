@@ -30,6 +30,7 @@
 //! limit.
 
 mod document;
+mod lines;
 mod node;
 mod plain;
 mod report;

@@ -66,9 +66,6 @@ pub struct TomlEntry<'t> {
 }
 
 impl<'t> TomlEntries<'t> {
-    /// The number of entries for which memory is allocated with the first one. A rule seldom has
-    /// more.
-    const FIRST_COUNT: usize = 8;
     /// Up to this number of entries, comparing the key with all of them is faster than a binary
     /// search, because most comparisons end with the length.
     const SCANNED_MAX: usize = 16;
@@ -76,11 +73,18 @@ impl<'t> TomlEntries<'t> {
     /// Adds an entry. Returns whether its key is new; otherwise, nothing is added.
     pub(super) fn insert(&mut self, entry: TomlEntry<'t>) -> bool {
         let Err(place) = self.place(&entry.key) else { return false };
-        if self.sorted.is_empty() {
-            self.sorted.reserve(Self::FIRST_COUNT);
-        }
         self.sorted.insert(place, entry);
         true
+    }
+
+    /// Removes all entries.
+    pub(super) fn clear(&mut self) {
+        self.sorted.clear();
+    }
+
+    /// Removes all entries, and returns them in memory of exactly their size.
+    pub(super) fn take(&mut self) -> Self {
+        Self { sorted: self.sorted.drain(..).collect() }
     }
 
     /// Returns the entry of a key.

@@ -30,22 +30,28 @@ pub(super) struct PlainItem<'t> {
 }
 
 /// Reads the lines after the header of an item, which ends at `at`, to the next line that begins
-/// with this header. `None` if a line is not plain, or a key occurs twice.
-pub(super) fn item<'t>(text: &'t str, at: usize, header: &str) -> Option<PlainItem<'t>> {
+/// with this header. `None` if a line is not plain, or a key occurs twice. `scratch` has the memory
+/// for collecting the entries of one item after the other.
+pub(super) fn item<'t>(
+    text: &'t str,
+    at: usize,
+    header: &str,
+    scratch: &mut TomlEntries<'t>,
+) -> Option<PlainItem<'t>> {
+    scratch.clear();
     let mut cursor = Cursor { text, at };
     cursor.end_of_line()?;
-    let mut entries = TomlEntries::default();
     while cursor.at < text.len() && !text.as_bytes()[cursor.at..].starts_with(header.as_bytes()) {
         cursor.skip_blanks();
         if let Some(key_at) = cursor.bare_key() {
             let entry = cursor.entry(key_at)?;
-            if !entries.insert(entry) {
+            if !scratch.insert(entry) {
                 return None;
             }
         }
         cursor.end_of_line()?;
     }
-    Some(PlainItem { entries, end: cursor.at })
+    Some(PlainItem { entries: scratch.take(), end: cursor.at })
 }
 
 /// A decimal number of so many digits is in the range of whole numbers of TOML.

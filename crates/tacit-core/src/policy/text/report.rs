@@ -1,30 +1,35 @@
 //! Collects errors and warnings about a TOML text, such as a policy, while tacit reads this text.
 
-use std::cell::RefCell;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::document::TomlDocument;
+use super::lines::Lines;
 use crate::message_id::MessageId;
 use crate::policy::diagnostic::{Diagnostic, SourcePosition};
 
 /// A range of bytes of the text.
 pub type ByteSpan = Range<usize>;
 
+/// Threads add to these lists in one step, so a panic leaves them complete.
+fn lock<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
+    list.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A text and the diagnostics about it so far.
 ///
-/// It is shared by reference. Every value of the text refers to it, so readers need no parameter
-/// for it.
+/// It is shared by reference, also by threads. Every value of the text refers to it, so readers
+/// need no parameter for it.
 #[derive(Debug)]
 pub struct Diagnostics<'t> {
     text: &'t str,
     /// The offsets and the names of the files after the first one.
     later_files: Vec<(usize, Arc<str>)>,
-    line_starts: Vec<usize>,
+    lines: Lines<'t>,
     syntax: Vec<Diagnostic>,
-    found: RefCell<Vec<Diagnostic>>,
+    found: Mutex<Vec<Diagnostic>>,
     /// Parts that were read under a guessed key. Errors in them are not reported.
-    silent: RefCell<Vec<ByteSpan>>,
+    silent: Mutex<Vec<ByteSpan>>,
 }
 
 impl<'t> Diagnostics<'t> {
@@ -39,14 +44,13 @@ impl<'t> Diagnostics<'t> {
     #[must_use]
     pub fn of_files(document: &TomlDocument<'t>, later_files: Vec<(usize, Arc<str>)>) -> Self {
         let text = document.text();
-        let starts = text.match_indices('\n').map(|(at, _)| at + 1);
         let mut report = Self {
             text,
             later_files,
-            line_starts: std::iter::once(0).chain(starts).collect(),
+            lines: Lines::new(text),
             syntax: Vec::new(),
-            found: RefCell::default(),
-            silent: RefCell::default(),
+            found: Mutex::default(),
+            silent: Mutex::default(),
         };
         report.syntax = document.errors().iter().map(|error| report.syntax_error(error)).collect();
         report
@@ -55,14 +59,13 @@ impl<'t> Diagnostics<'t> {
     /// Returns the file, line and column of a byte.
     pub fn position(&self, offset: usize) -> SourcePosition {
         let offset = self.text.floor_char_boundary(offset);
-        let line = self.line_starts.partition_point(|start| *start <= offset);
-        let start = self.line_starts[line - 1];
+        let line = self.lines.ended_before(offset) + 1;
+        let start = self.text[..offset].rfind('\n').map_or(0, |end| end + 1);
         let column = self.text[start..offset].chars().count() + 1;
         let file = self.later_files.partition_point(|(start, _)| *start <= offset);
-        let first_line = file.checked_sub(1).map_or(0, |place| {
-            let begin = self.later_files[place].0;
-            self.line_starts.partition_point(|at| *at < begin)
-        });
+        let first_line = file
+            .checked_sub(1)
+            .map_or(0, |place| self.lines.ended_before(self.later_files[place].0));
         SourcePosition { file, line: line - first_line, column }
     }
 
@@ -87,7 +90,7 @@ impl<'t> Diagnostics<'t> {
         message: impl Into<String>,
         fix: impl Into<String>,
     ) {
-        if self.silent.borrow().iter().any(|silent| silent.contains(&at.start)) {
+        if lock(&self.silent).iter().any(|silent| silent.contains(&at.start)) {
             return;
         }
         self.error_at(id, self.position(at.start), message, fix);
@@ -101,12 +104,12 @@ impl<'t> Diagnostics<'t> {
         message: impl Into<String>,
         fix: impl Into<String>,
     ) {
-        self.found.borrow_mut().push(Diagnostic::error(id, at, message).with_fix(fix));
+        lock(&self.found).push(Diagnostic::error(id, at, message).with_fix(fix));
     }
 
     /// Suppresses further errors in a part of the text that has an error already.
     pub(super) fn silence(&self, part: ByteSpan) {
-        self.silent.borrow_mut().push(part);
+        lock(&self.silent).push(part);
     }
 
     /// Records a warning, if the text is TOML.
@@ -121,7 +124,7 @@ impl<'t> Diagnostics<'t> {
             return;
         }
         let warning = Diagnostic::warning(id, at, message);
-        self.found.borrow_mut().push(warning.with_fix(fix));
+        lock(&self.found).push(warning.with_fix(fix));
     }
 
     /// Whether the text is valid TOML. If it is not, a key that seems to be missing may be in the
@@ -154,7 +157,7 @@ impl<'t> Diagnostics<'t> {
             })
         };
         let sound: Vec<Diagnostic> =
-            found.into_inner().into_iter().filter(|finding| !is_guess(finding)).collect();
+            lock(&found).drain(..).filter(|finding| !is_guess(finding)).collect();
         syntax.extend(sound);
         syntax.sort_by_key(|finding| (finding.position, finding.severity));
         syntax.dedup();

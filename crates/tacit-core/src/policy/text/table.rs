@@ -388,8 +388,13 @@ impl<'a> TomlValue<'a> {
 
     /// Reads every item, and reports all errors; `None` if there was an error.
     pub fn each<T>(&self, read: impl Fn(&Self) -> Option<T>) -> Option<Vec<T>> {
-        let read: Vec<Option<T>> = self.items()?.iter().map(read).collect();
-        read.into_iter().collect()
+        if !self.value.is_array() {
+            return read(self).map(|one| vec![one]);
+        }
+        let items = self.items()?;
+        let mut all = Vec::with_capacity(items.len());
+        all.extend(items.iter().filter_map(read));
+        (all.len() == items.len()).then_some(all)
     }
 
     /// Like [`Self::each`]; removes duplicates.

@@ -1,0 +1,65 @@
+//! Divides work among two threads.
+
+use std::ops::Range;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+/// The largest number of parts. Each thread takes one part after the other, so that a thread whose
+/// CPU is busy does less.
+const PARTS_MAX: usize = 16;
+
+/// Calls a function with each part of a range, on this thread and another one. Returns the results
+/// in the order of the parts. No part has less than `part_min`, unless the range has less.
+///
+/// With more threads, these would often wait for each other: a kernel takes longer to distribute
+/// new threads among its CPUs than they take for their work.
+pub(crate) fn map_parts<R: Send>(
+    whole: Range<usize>,
+    part_min: usize,
+    work: impl Fn(Range<usize>) -> R + Sync,
+) -> Vec<R> {
+    let count = (whole.len() / part_min).clamp(1, PARTS_MAX);
+    let edge = |place: usize| whole.start + whole.len() * place / count;
+    let next = AtomicUsize::new(0);
+    let take_parts = || {
+        let mut done = Vec::new();
+        loop {
+            let place = next.fetch_add(1, Ordering::Relaxed);
+            if place >= count {
+                return done;
+            }
+            done.push((place, work(edge(place)..edge(place + 1))));
+        }
+    };
+    if count == 1 {
+        return take_parts().into_iter().map(|(_, result)| result).collect();
+    }
+    let mut done = thread::scope(|scope| {
+        // If the system has no more threads, this thread does all the work.
+        let other = thread::Builder::new().spawn_scoped(scope, take_parts);
+        let mut done = take_parts();
+        if let Ok(other) = other {
+            done.extend(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        }
+        done
+    });
+    done.sort_unstable_by_key(|(place, _)| *place);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_are_the_whole_in_order() {
+        for length in [0, 1, 9, 10, 19, 20, 1000] {
+            let parts = map_parts(5..5 + length, 10, |part| part);
+            assert!(parts.len() <= PARTS_MAX);
+            assert!(parts.len() == 1 || parts.iter().all(|part| part.len() >= 10), "{parts:?}");
+            let all: Vec<usize> = parts.into_iter().flatten().collect();
+            assert!(all.into_iter().eq(5..5 + length));
+        }
+    }
+}
