@@ -26,6 +26,7 @@
 //! * [`projection`]: estimates, from measurements, how a change would affect the CPU time;
 //! * [`statistics`]: percentiles, means and linear fits;
 //! * [`workload`]: the protocol of the load generator `tacit workload`;
+//! * [`parallel`]: divides work among two threads;
 //! * [`page`]: tables, charts and HTML pages.
 #![forbid(unsafe_code)]
 
@@ -46,7 +47,7 @@ pub mod message_id;
 pub mod meter;
 pub mod packet;
 pub mod page;
-mod parallel;
+pub mod parallel;
 pub mod pcapng;
 pub mod policy;
 pub mod printable;

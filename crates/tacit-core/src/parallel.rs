@@ -48,6 +48,40 @@ pub(crate) fn map_parts<R: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
+/// The results of two functions.
+#[derive(Debug)]
+pub struct Joined<A, B> {
+    /// That of the function that another thread called.
+    pub other: A,
+    /// That of the function that this thread called.
+    pub own: B,
+}
+
+/// For fewer items, to start a thread would take longer than it saves.
+const JOINED_ITEMS_MIN: usize = 256;
+
+/// Calls one function on another thread, and one on this thread. Both work on so many items; if
+/// these are few, this thread calls both.
+pub fn join<A: Send, B>(
+    items: usize,
+    other: impl Fn() -> A + Sync,
+    own: impl FnOnce() -> B,
+) -> Joined<A, B> {
+    if items < JOINED_ITEMS_MIN {
+        return Joined { other: other(), own: own() };
+    }
+    thread::scope(|scope| {
+        // If the system has no more threads, this thread calls both.
+        let thread = thread::Builder::new().spawn_scoped(scope, &other);
+        let own = own();
+        let other = match thread {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            Err(_) => other(),
+        };
+        Joined { other, own }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,6 +94,16 @@ mod tests {
             assert!(parts.len() == 1 || parts.iter().all(|part| part.len() >= 10), "{parts:?}");
             let all: Vec<usize> = parts.into_iter().flatten().collect();
             assert!(all.into_iter().eq(5..5 + length));
+        }
+    }
+
+    #[test]
+    fn two_functions_are_joined_on_one_or_two_threads() {
+        let id = || thread::current().id();
+        for items in [1, JOINED_ITEMS_MIN] {
+            let Joined { other, own } = join(items, id, id);
+            assert_eq!(own, id());
+            assert_eq!(own == other, items < JOINED_ITEMS_MIN);
         }
     }
 }

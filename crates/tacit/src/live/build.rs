@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
-use tacit_core::policy::{Action, Deny, Policy, Rule, Tls};
+use tacit_core::parallel::{self, Joined};
+use tacit_core::policy::{Action, Deny, Index, Policy, Rule, Tls};
 use tacit_tls::verify::ChainCache;
 use tacit_tls::{ClientSettings, ServerSettings, SettingsError};
 
@@ -94,12 +95,15 @@ impl std::error::Error for RuleRefused {}
 ///
 /// # Errors
 /// The TLS library rejects a rule.
-pub fn build(mut policy: Policy, context: BuildContext<'_>) -> Result<Live, RuleRefused> {
-    let mut rules = Vec::with_capacity(policy.rules.len());
-    for rule in &policy.rules {
-        rules.push(build_rule(&policy, rule, context, Kept::nothing(rule))?);
-    }
-    let search = Search::new(&mut policy, &rules);
+pub fn build(policy: Policy, context: BuildContext<'_>) -> Result<Live, RuleRefused> {
+    let build = |rule| build_rule(&policy, rule, context, Kept::nothing(rule));
+    let Joined { other: index, own: rules } = parallel::join(
+        policy.rules.len(),
+        || Index::new(&policy.rules),
+        || policy.rules.iter().map(build).collect::<Result<Vec<_>, _>>(),
+    );
+    let rules = rules?;
+    let search = Search::beside(&policy, index);
     let filters = filters::counters(&policy, None);
     Ok(Live::new(1, Arc::new(policy), rules, Arc::new(search), filters))
 }

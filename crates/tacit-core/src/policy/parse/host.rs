@@ -176,6 +176,12 @@ fn bits(
 /// Reports inbound rules without `listen`, and senders, which only the capture of a host has.
 pub(super) fn refuse_rules(rules: &[Read<'_, '_>]) {
     for Read { value, rule } in rules {
+        if rule.form == RuleForm::HostInbound {
+            let message = format!("rule `{}` has no `listen`", rule.name);
+            let fix = "set where tacit listens: listen = \"0.0.0.0:8443\"; or, to capture this \
+                       host, add [host]";
+            value.report.missing(MessageId("missing-key"), &value.at, message, fix);
+        }
         let Some(key) = sender_key(value, rule) else { continue };
         let message = format!(
             "rule `{}` has `{key}`, but this key is only for `tacit agent --host`, and the policy \
@@ -185,13 +191,6 @@ pub(super) fn refuse_rules(rules: &[Read<'_, '_>]) {
         let fix = format!("remove `{key}`; or, to capture this host, add [host]");
         let at = value.at_key(key);
         value.report.error(MessageId("not-for-runs"), &at, message, &fix);
-    }
-    for Read { value, rule } in rules.iter().filter(|read| read.rule.form == RuleForm::HostInbound)
-    {
-        let message = format!("rule `{}` has no `listen`", rule.name);
-        let fix = "set where tacit listens: listen = \"0.0.0.0:8443\"; or, to capture this host, \
-                   add [host]";
-        value.report.missing(MessageId("missing-key"), &value.at, message, fix);
     }
 }
 

@@ -191,17 +191,14 @@ fn read_listen(value: &TomlValue<'_>) -> Option<Address> {
 
 /// Rejects keys of forwarding rules. Returns whether there were none.
 fn refuse_sockets(table: &TomlTable<'_>) -> bool {
-    if table.holds("listen") {
+    let has_any = if table.holds("listen") {
         let why = "this key is only for forwarding rules, but this rule has `direction` or \
                    `local-ports`, so it applies to programs";
-        table.refuse(
-            &FORWARDING_KEYS,
-            why,
-            "remove the misplaced key, or remove `direction` and `local-ports`",
-        );
+        let fix = "remove the misplaced key, or remove `direction` and `local-ports`";
+        table.refuse(&FORWARDING_KEYS, why, fix)
     } else {
         let why = "this key is only for forwarding rules, and every forwarding rule has `listen`";
-        table.refuse(&FORWARDING_KEYS, why, "remove the misplaced key, or add `listen`");
-    }
-    !FORWARDING_KEYS.into_iter().any(|key| table.holds(key))
+        table.refuse(&FORWARDING_KEYS, why, "remove the misplaced key, or add `listen`")
+    };
+    !has_any
 }

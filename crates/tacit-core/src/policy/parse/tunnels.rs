@@ -20,6 +20,9 @@ use crate::policy::tunnel::{Claims, TunnelLimit, TunnelRoutes, condition_beyond_
 /// Reports two tunnels that claim one flow, earlier rules that routes cannot evaluate, and limits.
 /// Warns about rules that match no packet, because of the address of runs in the tunnel.
 pub(super) fn check(report: &Diagnostics<'_>, names: &Names<'_>, rules: &[Read<'_, '_>]) {
+    if rules.iter().all(|read| read.rule.ipsec().is_none()) {
+        return;
+    }
     let mut compared = 0;
     for (place, read) in rules.iter().enumerate() {
         let Some(ipsec) = read.rule.ipsec() else { continue };
@@ -210,9 +213,6 @@ fn beyond_routes(report: &Diagnostics<'_>, rule: &Rule, earlier: &Read<'_, '_>) 
 fn limits(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
     let all: Vec<Arc<Rule>> = rules.iter().map(|read| Arc::clone(read.rule)).collect();
     let of_tunnels = || all.iter().filter(|rule| rule.ipsec().is_some());
-    if of_tunnels().next().is_none() {
-        return;
-    }
     let runs: BTreeSet<&str> =
         of_tunnels().flat_map(|rule| &rule.selectors.run).map(String::as_str).collect();
     for run in [""].into_iter().chain(runs.into_iter().take(RUNS_MAX)) {

@@ -171,15 +171,17 @@ impl<'a> TomlTable<'a> {
     }
 
     /// Reports keys that have no effect here, unless an unknown key may change that. `{key}` in the
-    /// fix stands for the key.
-    pub fn refuse(&self, keys: &[&'static str], why: &str, fix: &str) {
-        if self.unknown.others {
-            return;
-        }
+    /// fix stands for the key. Returns whether there is any of these keys.
+    pub fn refuse(&self, keys: &[&'static str], why: &str, fix: &str) -> bool {
+        let mut has_any = false;
         for value in keys.iter().filter_map(|key| self.value(key)) {
-            let message = format!("`{key}` does not belong here: {why}", key = value.name);
-            value.error_at_name(MessageId("misplaced-key"), message, fix);
+            has_any = true;
+            if !self.unknown.others {
+                let message = format!("`{key}` does not belong here: {why}", key = value.name);
+                value.error_at_name(MessageId("misplaced-key"), message, fix);
+            }
         }
+        has_any
     }
 
     /// Reads a boolean; `default` if the key is not given.
