@@ -129,9 +129,9 @@ pub fn captured<'a>(
 }
 
 /// Whether the rules alone need more ranges than [`CAPTURE_RANGES_MAX`], at any time.
-pub(super) fn takes_too_many(rules: &[Arc<Rule>]) -> bool {
+pub(super) fn takes_too_many<'r>(rules: impl Iterator<Item = &'r Arc<Rule>>) -> bool {
     // Outside of their time windows, rules that deny do not apply.
-    let rules = rules.iter().filter(|rule| can_pass(rule) || rule.selectors.when.is_none());
+    let rules = rules.filter(|rule| can_pass(rule) || rule.selectors.when.is_none());
     ranges(rules, &Learnt::default(), &[]).len() >= CAPTURE_RANGES_MAX
 }
 

@@ -296,9 +296,6 @@ pub(super) fn check(
     rules: &[Option<&Rule>],
     filters: &[(&TomlValue<'_>, &FilterRule)],
 ) {
-    if filters.is_empty() {
-        return;
-    }
     let mut leading = BTreeMap::new();
     for (at, rule) in rules.iter().enumerate() {
         if let Some((rule, ipsec)) = rule.and_then(|rule| Some((rule, rule.ipsec()?))) {

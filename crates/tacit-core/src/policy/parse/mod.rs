@@ -26,7 +26,7 @@ use super::rule::Rule;
 use super::source::{POLICY_BYTES_MAX, PolicyText, is_pattern, without_byte_order_mark};
 use super::text::{Diagnostics, TomlDocument, TomlTable, TomlValue};
 use crate::message_id::MessageId;
-use crate::parallel;
+use crate::parallel::{self, Joined};
 use names::{Names, Tables};
 use review::Read;
 use words::Scope;
@@ -144,18 +144,6 @@ fn policy(top: &TomlTable<'_>, shown: FindingsShown) -> Option<Policy> {
         // A rule with an error may use a table that now seems unused.
         names.warn_of_unused();
         link::warn_of_unused(top, &links, &rules.of_links);
-    }
-    if rules.as_ref().is_some_and(|rules| capture::takes_too_many(&rules.of_flows)) {
-        let message = format!(
-            "the outbound rules need {CAPTURE_RANGES_MAX} or more ranges of addresses and ports, \
-             which are too many for the kernel"
-        );
-        top.report.error(
-            MessageId("too-many-ranges"),
-            &(0..0),
-            message,
-            "replace several rules by one rule with a network or a port range",
-        );
     }
     let tables = names.finish();
     version?;
@@ -339,7 +327,30 @@ struct ReadRules<'r, 'a> {
     of_flows: Vec<(&'r TomlValue<'a>, Option<Arc<Rule>>)>,
 }
 
-impl ReadRules<'_, '_> {
+impl<'r, 'a> ReadRules<'r, 'a> {
+    /// Reads all rules of a policy.
+    fn of(
+        items: &'r [TomlValue<'a>],
+        (names, links): (&Names<'_>, &link::Links<'_>),
+        host: Option<&HostSettings>,
+    ) -> Self {
+        let read_part = |part: Range<usize>| {
+            let mut read = Self::default();
+            for item in &items[part] {
+                if link::is_for_links(item) {
+                    read.of_links.push(link::rule(item, links));
+                } else if filter::is_filter(item) {
+                    let rule = filter::rule(item, read.of_flows.len(), host, names);
+                    read.filters.push((item, rule));
+                } else {
+                    read.of_flows.push((item, read_flow_rule(item, names, host)));
+                }
+            }
+            read
+        };
+        Self::joined(parallel::map_parts(0..items.len(), THREAD_RULES_MIN, read_part))
+    }
+
     /// Joins the parts of a policy.
     fn joined(parts: Vec<Self>) -> Self {
         let mut all = Self::default();
@@ -367,10 +378,51 @@ fn read_flow_rule(
 
 fn rules(
     top: &TomlTable<'_>,
-    (names, links): (&Names<'_>, &link::Links<'_>),
-    (agent, host): (Option<&AgentSettings>, Option<&HostSettings>),
+    tables: (&Names<'_>, &link::Links<'_>),
+    settings: (Option<&AgentSettings>, Option<&HostSettings>),
     shown: FindingsShown,
 ) -> Option<Rules> {
+    let (names, links) = tables;
+    let (_, host) = settings;
+    let items = rule_items(top, links, host)?;
+    let rules = ReadRules::of(&items, tables, host);
+    let sound = rules.of_flows.iter();
+    let sound: Vec<_> =
+        sound.filter_map(|(value, rule)| Some(Read { value, rule: rule.as_ref()? })).collect();
+    let Joined { other: takes_too_many, own: () } = parallel::join(
+        sound.len(),
+        || capture::takes_too_many(sound.iter().map(|read| read.rule)),
+        || {
+            review::names(&items);
+            check_filters(host, &rules);
+            review::rules(top.report, &sound, shown);
+            tunnels::check(top.report, names, &sound);
+            check_settings(settings, &sound);
+        },
+    );
+    let ReadRules { of_links, filters, of_flows } = rules;
+    let rules = Rules {
+        of_flows: of_flows.into_iter().map(|(_, rule)| rule).collect::<Option<_>>()?,
+        of_links: of_links.into_iter().collect::<Option<_>>()?,
+        filters: filters.into_iter().map(|(_, filter)| filter).collect::<Option<_>>()?,
+    };
+    if takes_too_many {
+        let message = format!(
+            "the outbound rules need {CAPTURE_RANGES_MAX} or more ranges of addresses and ports, \
+             which are too many for the kernel"
+        );
+        let fix = "replace several rules by one rule with a network or a port range";
+        top.report.error(MessageId("too-many-ranges"), &(0..0), message, fix);
+    }
+    Some(rules)
+}
+
+/// Returns the texts of all rules.
+fn rule_items<'a>(
+    top: &TomlTable<'a>,
+    links: &link::Links<'_>,
+    host: Option<&HostSettings>,
+) -> Option<Vec<TomlValue<'a>>> {
     let value = top.value("rule");
     if let Some(value) = value.as_ref().filter(|value| !value.value.is_array()) {
         value.error("`rule` is not a list of rules", "begin each rule with [[rule]]");
@@ -389,42 +441,30 @@ fn rules(
         };
         top.report.warning(MessageId("no-rules"), START, effect, fix);
     }
-    review::names(&items);
-    let read_part = |part: Range<usize>| {
-        let mut read = ReadRules::default();
-        for item in &items[part] {
-            if link::is_for_links(item) {
-                read.of_links.push(link::rule(item, links));
-            } else if filter::is_filter(item) {
-                let rule = filter::rule(item, read.of_flows.len(), host, names);
-                read.filters.push((item, rule));
-            } else {
-                read.of_flows.push((item, read_flow_rule(item, names, host)));
-            }
-        }
-        read
-    };
-    let parts = parallel::map_parts(0..items.len(), THREAD_RULES_MIN, read_part);
-    let ReadRules { of_links, filters, of_flows: rules } = ReadRules::joined(parts);
-    let of_flows: Vec<_> = rules.iter().map(|(_, rule)| rule.as_deref()).collect();
-    let read_filters: Vec<_> =
-        filters.iter().filter_map(|(value, filter)| Some((*value, filter.as_ref()?))).collect();
-    filter::check(host, &of_flows, &read_filters);
-    let sound = rules.iter().filter_map(|(value, rule)| Some(Read { value, rule: rule.as_ref()? }));
-    let sound: Vec<_> = sound.collect();
-    review::rules(top.report, &sound, shown);
-    tunnels::check(top.report, names, &sound);
+    Some(items)
+}
+
+/// Checks the rules against the settings of the policy.
+fn check_settings(
+    (agent, host): (Option<&AgentSettings>, Option<&HostSettings>),
+    rules: &[Read<'_, '_>],
+) {
     if let Some(agent) = agent {
-        aliases::check_rules(agent.aliases, &sound);
+        aliases::check_rules(agent.aliases, rules);
     }
     match host {
-        Some(host) => host::check_rules(host, &sound),
-        None => host::refuse_rules(&sound),
+        Some(host) => host::check_rules(host, rules),
+        None => host::refuse_rules(rules),
     }
-    let of_flows = rules.into_iter().map(|(_, rule)| rule).collect::<Option<_>>()?;
-    Some(Rules {
-        of_flows,
-        of_links: of_links.into_iter().collect::<Option<_>>()?,
-        filters: filters.into_iter().map(|(_, filter)| filter).collect::<Option<_>>()?,
-    })
+}
+
+fn check_filters(host: Option<&HostSettings>, rules: &ReadRules<'_, '_>) {
+    if rules.filters.is_empty() {
+        return;
+    }
+    let of_flows: Vec<_> = rules.of_flows.iter().map(|(_, rule)| rule.as_deref()).collect();
+    let filters = rules.filters.iter();
+    let filters: Vec<_> =
+        filters.filter_map(|(value, filter)| Some((*value, filter.as_ref()?))).collect();
+    filter::check(host, &of_flows, &filters);
 }

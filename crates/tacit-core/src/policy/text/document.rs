@@ -14,9 +14,8 @@ use std::borrow::Cow;
 
 use toml::de::{DeTable, Error};
 
-use super::node::{TomlData, TomlEntries, TomlEntry, TomlNode};
+use super::node::{ByteSpan, TomlData, TomlEntries, TomlEntry, TomlNode};
 use super::plain::{self, PlainItem};
-use super::report::ByteSpan;
 use crate::parallel;
 
 /// The list whose items are parsed separately.

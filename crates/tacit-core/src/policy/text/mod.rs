@@ -40,8 +40,8 @@ mod words;
 
 pub use super::diagnostic::one_line;
 pub use document::TomlDocument;
-pub use node::{TomlData, TomlEntries, TomlEntry, TomlInteger, TomlNode};
-pub use report::{ByteSpan, Diagnostics};
+pub use node::{ByteSpan, TomlData, TomlEntries, TomlEntry, TomlInteger, TomlNode};
+pub use report::Diagnostics;
 pub use schema::{PlannedKey, TableKeys, TableSchema};
 pub use table::{LIST_ITEMS_MAX, TableTitle, TomlTable, TomlValue};
 pub use words::{nearest_word, word_list};

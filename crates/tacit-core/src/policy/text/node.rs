@@ -5,11 +5,13 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::report::ByteSpan;
+/// A range of bytes of the text.
+pub type ByteSpan = Range<usize>;
 
 /// A value and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,14 +12,13 @@
 //! is a string without escapes, a decimal number without sign and separators, a boolean, or a list
 //! of such values in the same line.
 //!
-//! A policy may have thousands of such rules. The TOML library takes ten times longer to parse them,
-//! because it supports all of TOML. It parses all items that are not plain, so that only the library
-//! decides what valid TOML is, and what is reported about other texts.
+//! A policy may have thousands of such rules. The TOML library takes ten times longer to parse
+//! them, because it supports all of TOML. It parses all items that are not plain, so that only the
+//! library decides what valid TOML is, and what is reported about other texts.
 
 use std::borrow::Cow;
 
-use super::node::{TomlData, TomlEntries, TomlEntry, TomlInteger, TomlNode};
-use super::report::ByteSpan;
+use super::node::{ByteSpan, TomlData, TomlEntries, TomlEntry, TomlInteger, TomlNode};
 
 /// An item whose lines are plain.
 #[derive(Debug)]

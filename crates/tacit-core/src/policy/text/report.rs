@@ -1,15 +1,12 @@
 //! Collects errors and warnings about a TOML text, such as a policy, while tacit reads this text.
 
-use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::document::TomlDocument;
 use super::lines::Lines;
+use super::node::ByteSpan;
 use crate::message_id::MessageId;
 use crate::policy::diagnostic::{Diagnostic, SourcePosition};
-
-/// A range of bytes of the text.
-pub type ByteSpan = Range<usize>;
 
 /// Threads add to these lists in one step, so a panic leaves them complete.
 fn lock<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -14,8 +14,8 @@ use std::borrow::Cow;
 use std::fmt;
 
 use super::document::TomlDocument;
-use super::node::{TomlData, TomlEntries, TomlEntry, TomlNode};
-use super::report::{ByteSpan, Diagnostics};
+use super::node::{ByteSpan, TomlData, TomlEntries, TomlEntry, TomlNode};
+use super::report::Diagnostics;
 use super::schema::{TableKeys, TableSchema};
 use super::words::{nearest_word, word_list};
 use crate::message_id::MessageId;

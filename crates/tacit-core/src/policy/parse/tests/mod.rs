@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::RngSeed;
 
+mod large;
 mod links;
 mod starttls;
 mod targets;
