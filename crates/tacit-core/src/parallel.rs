@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 use std::panic::resume_unwind;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
+use std::thread::{self, Scope, ScopedJoinHandle};
 
 /// The largest number of parts. Each thread takes one part after the other, so that a thread whose
 /// CPU is busy does less.
@@ -37,11 +38,9 @@ pub(crate) fn map_parts<R: Send>(
     }
     let mut done = thread::scope(|scope| {
         // If the system has no more threads, this thread does all the work.
-        let other = thread::Builder::new().spawn_scoped(scope, take_parts);
+        let other = start(scope, &take_parts);
         let mut done = take_parts();
-        if let Ok(other) = other {
-            done.extend(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
-        }
+        done.extend(other.into_iter().flat_map(end));
         done
     });
     done.sort_unstable_by_key(|(place, _)| *place);
@@ -72,14 +71,46 @@ pub fn join<A: Send, B>(
     }
     thread::scope(|scope| {
         // If the system has no more threads, this thread calls both.
-        let thread = thread::Builder::new().spawn_scoped(scope, &other);
+        let thread = start(scope, &other);
         let own = own();
-        let other = match thread {
-            Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
-            Err(_) => other(),
-        };
-        Joined { other, own }
+        Joined { other: thread.map_or_else(&other, end), own }
     })
+}
+
+/// What each thread that this module starts does before and after its work.
+#[derive(Clone, Copy, Debug)]
+pub struct ThreadHooks {
+    /// Called before the work.
+    pub begin: fn(),
+    /// Called after the work.
+    pub end: fn(),
+}
+
+static HOOKS: OnceLock<ThreadHooks> = OnceLock::new();
+
+/// Sets the hooks of the process. Only the first call has an effect.
+pub fn set_thread_hooks(hooks: ThreadHooks) {
+    // The hooks that are set stay the same.
+    let _ = HOOKS.set(hooks);
+}
+
+/// Starts a thread; `None` if the system has no more threads.
+fn start<'s, R: Send + 's>(
+    scope: &'s Scope<'s, '_>,
+    work: &'s (impl Fn() -> R + Sync),
+) -> Option<ScopedJoinHandle<'s, R>> {
+    let work = || {
+        let hooks = HOOKS.get();
+        hooks.inspect(|hooks| (hooks.begin)());
+        let result = work();
+        hooks.inspect(|hooks| (hooks.end)());
+        result
+    };
+    thread::Builder::new().name("parallel".to_owned()).spawn_scoped(scope, work).ok()
+}
+
+fn end<R>(thread: ScopedJoinHandle<'_, R>) -> R {
+    thread.join().unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 #[cfg(test)]
@@ -105,5 +136,22 @@ mod tests {
             assert_eq!(own, id());
             assert_eq!(own == other, items < JOINED_ITEMS_MIN);
         }
+    }
+
+    #[test]
+    fn a_thread_calls_its_hooks() {
+        static BEGUN: AtomicUsize = AtomicUsize::new(0);
+        static ENDED: AtomicUsize = AtomicUsize::new(0);
+        let hooks = ThreadHooks {
+            begin: || {
+                BEGUN.fetch_add(1, Ordering::Relaxed);
+            },
+            end: || {
+                ENDED.fetch_add(1, Ordering::Relaxed);
+            },
+        };
+        set_thread_hooks(hooks);
+        join(JOINED_ITEMS_MIN, || assert!(BEGUN.load(Ordering::Relaxed) > 0), || ());
+        assert!(ENDED.load(Ordering::Relaxed) > 0);
     }
 }

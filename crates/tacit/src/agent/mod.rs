@@ -54,6 +54,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use tacit_core::parallel::{self, ThreadHooks};
 use tacit_core::policy::UnixSocket;
 use tacit_sys::process;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -176,6 +177,9 @@ pub fn run(
     supervisor: Option<Supervisor>,
 ) -> Result<(), AgentError> {
     meter::start(ThreadKind::General);
+    // Threads that help to read a policy are charged like this one.
+    let begin = || meter::start(ThreadKind::General);
+    parallel::set_thread_hooks(ThreadHooks { begin, end: meter::publish });
     process::keep_secrets().map_err(AgentError::Process)?;
     let descriptors = process::raise_descriptor_limit().map_err(AgentError::Process)?;
     // Before there is a thread. A successor needs it only if the helper of its predecessor has

@@ -87,7 +87,10 @@ pub(super) fn read(value: &TomlValue<'_>, names: &Names<'_>) -> Option<Rule> {
 /// The name of a rule in messages.
 pub(super) fn title<'a>(value: &TomlValue<'a>) -> TableTitle<'a> {
     let name = value.value.get("name").and_then(|name| name.data.as_str());
-    name.map_or(TableTitle::from("this rule"), |name| TableTitle::Named { kind: "rule", name })
+    match name {
+        Some(name) => TableTitle::Named { kind: "rule", name },
+        None => "this rule".into(),
+    }
 }
 
 /// Reads the name of a rule.
