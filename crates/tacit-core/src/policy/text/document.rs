@@ -192,6 +192,7 @@ mod tests {
             "\ta-b_1=\"ä\t'#\"#c\nB = '\\\"'\r\n1 = \"\"\n",
             "a = 0\nb = 65535\nc = 999999999999999999",
             "a = true#\nb=false",
+            "a = {}\nb = { }\nc = {a=1}\nd = { b = \"x\" , a = [1, 2] }# c",
             "a = []\nb = [ ]\nc = [1,\"x\" , true,]\nd = ['a']",
         ] {
             assert!(is_plain(line), "{line}");
@@ -208,7 +209,11 @@ mod tests {
             "a = \"\"\"\"\"\"",
             "a = [[1]]",
             "a = [\n1]",
-            "a = { b = 1 }",
+            "a = { b = { c = 1 } }",
+            "a = { b.c = 1 }",
+            "a = { b = 1, }",
+            "a = { b = 1,\n c = 2 }",
+            "a = [{ b = 1 }]",
             "[rule.a]",
         ] {
             assert!(!is_plain(line), "{line}");
@@ -224,6 +229,11 @@ mod tests {
             "a = [1 2]",
             "a = [,]",
             "a = [1",
+            "a = {,}",
+            "a = { b }",
+            "a = { b = 1 c = 2 }",
+            "a = { b = 1, b = 2 }",
+            "a = { b = 1",
             "a = \"",
             "a = \"\u{1}\"",
             "# \u{7f}",
@@ -272,6 +282,7 @@ mod tests {
             "a = 1\n",
             "b = \"x\"\n",
             "c = [1, 2]\n",
+            "d = { a = 1, ",
         ];
         prop::collection::vec(prop::sample::select(pieces.to_vec()), 0..24)
     }

@@ -79,6 +79,10 @@ impl<'t> TomlEntries<'t> {
         true
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.sorted.is_empty()
+    }
+
     /// Removes all entries.
     pub(super) fn clear(&mut self) {
         self.sorted.clear();

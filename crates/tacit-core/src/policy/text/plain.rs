@@ -5,12 +5,12 @@
 //! name = "web"
 //! remote = ["10.0.0.0/8", '192.0.2.7']
 //! remote-ports = 443
-//! permit = true
+//! tls = { trust = "corp" }
 //! ```
 //!
-//! Plain lines are empty, contain only a comment, or contain one bare key with a value. This value
-//! is a string without escapes, a decimal number without sign and separators, a boolean, or a list
-//! of such values in the same line.
+//! Plain lines are empty, contain only a comment, or contain one key without quotes with a value.
+//! This value is a string without escapes, a decimal number without sign and separators, or a
+//! boolean. Or it is a list of such values, or a table of such values and lists, in the same line.
 //!
 //! A policy may have thousands of such rules. The TOML library takes ten times longer to parse
 //! them, because it supports all of TOML. It parses all items that are not plain, so that only the
@@ -43,7 +43,7 @@ pub(super) fn item<'t>(
     while cursor.at < text.len() && !text.as_bytes()[cursor.at..].starts_with(header.as_bytes()) {
         cursor.skip_blanks();
         if let Some(key_at) = cursor.bare_key() {
-            let entry = cursor.entry(key_at)?;
+            let entry = cursor.entry(key_at, Nesting::Outer)?;
             if !scratch.insert(entry) {
                 return None;
             }
@@ -55,6 +55,15 @@ pub(super) fn item<'t>(
 
 /// A decimal number of so many digits is in the range of whole numbers of TOML.
 const DIGITS_MAX: usize = 18;
+
+/// Where an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Nesting {
+    /// In the item.
+    Outer,
+    /// In a table that is a value.
+    Inner,
+}
 
 /// A position in a text. Each method moves it behind what the method reads.
 #[derive(Debug)]
@@ -105,14 +114,39 @@ impl<'t> Cursor<'t> {
     }
 
     /// Reads the rest of an entry.
-    fn entry(&mut self, key_at: ByteSpan) -> Option<TomlEntry<'t>> {
+    fn entry(&mut self, key_at: ByteSpan, nesting: Nesting) -> Option<TomlEntry<'t>> {
         self.skip_blanks();
         if !self.takes(b'=') {
             return None;
         }
         self.skip_blanks();
-        let value = if self.peek() == Some(b'[') { self.list()? } else { self.scalar()? };
+        let value = match self.peek()? {
+            b'[' => self.list()?,
+            b'{' if nesting == Nesting::Outer => self.table()?,
+            _ => self.scalar()?,
+        };
         Some(TomlEntry { key: Cow::Borrowed(&self.text[key_at.clone()]), key_at, value })
+    }
+
+    /// Reads a table in braces, without a comma after the last entry.
+    fn table(&mut self) -> Option<TomlNode<'t>> {
+        let start = self.at;
+        self.takes(b'{');
+        let mut entries = TomlEntries::default();
+        self.skip_blanks();
+        while !self.takes(b'}') {
+            if !entries.is_empty() && !self.takes(b',') {
+                return None;
+            }
+            self.skip_blanks();
+            let key_at = self.bare_key()?;
+            let entry = self.entry(key_at, Nesting::Inner)?;
+            if !entries.insert(entry) {
+                return None;
+            }
+            self.skip_blanks();
+        }
+        Some(TomlNode { at: start..self.at, data: TomlData::Table(entries) })
     }
 
     fn list(&mut self) -> Option<TomlNode<'t>> {
