@@ -244,53 +244,34 @@ mod tests {
         }
     }
 
-    /// Pieces of lines, among them pieces of TOML that are not plain or not valid.
-    fn pieces() -> impl Strategy<Value = Vec<&'static str>> {
-        let pieces = [
-            "[[rule]]",
-            "\n",
-            "\n",
-            "\n",
-            "\r\n",
-            "\r",
-            " ",
-            "\t",
-            "#",
-            "a",
-            "b-1",
-            "_",
-            "=",
-            " = ",
-            "\"",
-            "\"a\"",
-            "'",
-            "'b'",
-            "\\",
-            "1",
-            "0",
-            "-",
-            "true",
-            "false",
-            "[",
-            "]",
-            ",",
-            ".",
-            "{",
-            "}",
-            "ä",
-            "\u{7f}",
-            "a = 1\n",
-            "b = \"x\"\n",
-            "c = [1, 2]\n",
-            "d = { a = 1, ",
-        ];
-        prop::collection::vec(prop::sample::select(pieces.to_vec()), 0..24)
+    /// Short texts, which together are seldom valid TOML.
+    const PIECES: &str =
+        "[[rule]] \n \r\n \r \t # a b-1 _ = \" \"a\" ' 'b' \\ 1 0 - true [ ] , . { } ä \u{7f}";
+    /// Whole values, some of which are not plain, or not valid.
+    const VALUES: &str = "0 1 18 01 1_0 -1 1.5 0x1f 1979-05-27 true false truex \"\" \"ä\" 'x\\' \
+                          \"\\n\" \"\"\"x\"\"\" [] [1,\"x\"] [1,] [,] [[1]] [{a=1}] {} {a=1} \
+                          {a=1,b=[true,'c'],} {a=1,b=[true,'c']} {a=1,a=2} {a.b=1} {a={b=1}} [1";
+
+    /// An entry of a table, or pieces.
+    fn line() -> impl Strategy<Value = String> {
+        let word = |words: &'static str| {
+            prop::sample::select(words.split(' ').collect::<Vec<_>>()).prop_map(str::to_owned)
+        };
+        let blank = || word(",,, \t").prop_map(|blank| blank.replace(',', " "));
+        let entry = (word("a b c d-1 _ 7 a.b \"a\" é"), blank(), blank(), word(VALUES), blank())
+            .prop_map(|(key, before, after, value, end)| {
+                format!("{key}{before}={after}{value}{end}")
+            });
+        let pieces = prop::collection::vec(word(PIECES), 0..8).prop_map(|pieces| pieces.concat());
+        let ends = word("\n \r\n #x\n #\t\r\n \n\n[[rule]]\n");
+        let content = prop_oneof![8 => entry, 1 => pieces];
+        (content, ends).prop_map(|(content, end)| content + &end)
     }
 
     proptest! {
         #[test]
-        fn the_library_and_the_plain_reader_agree(pieces in pieces()) {
-            is_in_parts(&format!("[[rule]]\n{}", pieces.concat()));
+        fn the_library_and_the_plain_reader_agree(lines in prop::collection::vec(line(), 0..6)) {
+            is_in_parts(&format!("[[rule]]\n{}", lines.concat()));
         }
     }
 }
