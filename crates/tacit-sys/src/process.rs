@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit};
 
@@ -188,6 +189,9 @@ fn process(pid: u32) -> io::Result<Pid> {
 
 pub use rustix::process::Signal;
 
+/// How long [`fork`] waits until threads have ended.
+const JOINED_THREADS_WAIT: Duration = Duration::from_millis(100);
+
 /// Forks this process. The copy calls `work` and exits with the status that `work` returns. This
 /// costs a tenth of starting a program. Returns the process ID of the copy.
 ///
@@ -197,11 +201,14 @@ pub use rustix::process::Signal;
 /// # Errors
 /// `EAGAIN` or `ENOMEM`, or `InvalidInput` if there is more than one thread.
 pub fn fork(work: impl FnOnce() -> u8) -> io::Result<u32> {
-    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "the process has more than one thread",
-        ));
+    // A thread that another one has joined is still listed for a moment.
+    let deadline = Instant::now() + JOINED_THREADS_WAIT;
+    while std::fs::read_dir("/proc/self/task")?.count() != 1 {
+        if Instant::now() >= deadline {
+            let error = "the process has more than one thread";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
     // SAFETY: the process has one thread, so nothing in the copy is locked or half done.
     match unsafe { libc::fork() } {

@@ -244,6 +244,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_item_with_many_keys_is_left_to_the_library() {
+        let keys = |count: usize| (0..count).map(|number| format!("k{number}=1")).rev();
+        let is_plain =
+            |text: &str| plain::item(text, 0, HEADER, &mut TomlEntries::default()).is_some();
+        let lines = |count| keys(count).collect::<Vec<_>>().join("\n");
+        let braces = |count| format!("a={{{}}}", keys(count).collect::<Vec<_>>().join(","));
+        assert!(is_plain(&format!("\n{}", lines(64))) && !is_plain(&format!("\n{}", lines(65))));
+        assert!(is_plain(&format!("\n{}", braces(64))) && !is_plain(&format!("\n{}", braces(65))));
+        assert!(is_in_parts(&format!("[[rule]]\n{}\n{}", lines(65), braces(65))));
+    }
+
     /// Short texts, which together are seldom valid TOML.
     const PIECES: &str =
         "[[rule]] \n \r\n \r \t # a b-1 _ = \" \"a\" ' 'b' \\ 1 0 - true [ ] , . { } ä \u{7f}";

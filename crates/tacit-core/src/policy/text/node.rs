@@ -79,8 +79,8 @@ impl<'t> TomlEntries<'t> {
         true
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.sorted.is_empty()
+    pub(super) fn len(&self) -> usize {
+        self.sorted.len()
     }
 
     /// Removes all entries.

@@ -12,6 +12,8 @@
 //! This value is a string without escapes, a decimal number without sign and separators, or a
 //! boolean. Or it is a list of such values, or a table of such values and lists, in the same line.
 //!
+//! Limit: `ENTRIES_MAX` entries in an item.
+//!
 //! A policy may have thousands of such rules. The TOML library takes ten times longer to parse
 //! them, because it supports all of TOML. It parses all items that are not plain, so that only the
 //! library decides what valid TOML is, and what is reported about other texts.
@@ -29,7 +31,8 @@ pub(super) struct PlainItem<'t> {
 }
 
 /// Reads the lines after the header of an item, which ends at `at`, to the next line that begins
-/// with this header. `None` if a line is not plain, or a key occurs twice. `scratch` has the memory
+/// with this header. `None` if a line is not plain, a key occurs twice, or there are more than
+/// [`ENTRIES_MAX`] entries. `scratch` has the memory
 /// for collecting the entries of one item after the other.
 pub(super) fn item<'t>(
     text: &'t str,
@@ -43,18 +46,24 @@ pub(super) fn item<'t>(
     while cursor.at < text.len() && !text.as_bytes()[cursor.at..].starts_with(header.as_bytes()) {
         cursor.skip_blanks();
         if let Some(key_at) = cursor.bare_key() {
-            let entry = cursor.entry(key_at, Nesting::Outer)?;
-            if !scratch.insert(entry) {
-                return None;
-            }
+            add(scratch, cursor.entry(key_at, Nesting::Outer)?)?;
         }
         cursor.end_of_line()?;
     }
     Some(PlainItem { entries: scratch.take(), end: cursor.at })
 }
 
+/// The largest number of entries of an item, or of a table that is a value. To keep many entries
+/// sorted would take too long here.
+const ENTRIES_MAX: usize = 64;
+
 /// A decimal number of so many digits is in the range of whole numbers of TOML.
 const DIGITS_MAX: usize = 18;
+
+/// Adds an entry; `None` if its key is there already, or there are too many entries.
+fn add<'t>(entries: &mut TomlEntries<'t>, entry: TomlEntry<'t>) -> Option<()> {
+    (entries.len() < ENTRIES_MAX && entries.insert(entry)).then_some(())
+}
 
 /// Where an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,15 +144,12 @@ impl<'t> Cursor<'t> {
         let mut entries = TomlEntries::default();
         self.skip_blanks();
         while !self.takes(b'}') {
-            if !entries.is_empty() && !self.takes(b',') {
+            if entries.len() > 0 && !self.takes(b',') {
                 return None;
             }
             self.skip_blanks();
             let key_at = self.bare_key()?;
-            let entry = self.entry(key_at, Nesting::Inner)?;
-            if !entries.insert(entry) {
-                return None;
-            }
+            add(&mut entries, self.entry(key_at, Nesting::Inner)?)?;
             self.skip_blanks();
         }
         Some(TomlNode { at: start..self.at, data: TomlData::Table(entries) })
