@@ -31,8 +31,8 @@ use crate::policy_file::{self, NO_POLICY};
 use crate::run::link::choice::{LinkChoice, LinkLevel};
 use crate::runtime::explain_error;
 use crate::{
-    activate, ca, check, completions, doctor, explain, import, launch, learn, link, policy_test,
-    project, show, signer, top, trace, workload,
+    activate, ca, check, completions, doctor, explain, import, launch, learn, ledger, link,
+    policy_test, project, show, signer, top, trace, workload,
 };
 
 /// The output of `--version`; `-V` prints the first line.
@@ -482,6 +482,8 @@ fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
     if args.guard {
         return guard(policy, args.last_policy.as_deref());
     }
+    // Without a supervisor, this process becomes the agent.
+    ledger::charge_parallel_threads();
     let checked = match check_file(&policy, &KeyProvider::local(), FindingsShown::All) {
         Ok(checked) => checked,
         Err(findings) => return fail_policy(AgentError::Policy(policy, findings)),

@@ -54,7 +54,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tacit_core::parallel::{self, ThreadHooks};
 use tacit_core::policy::UnixSocket;
 use tacit_sys::process;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -66,7 +65,7 @@ use crate::clock;
 use crate::control::server::{PendingRequest, RequestQueue};
 use crate::host::{self, HostError};
 use crate::ike::IkeNotice;
-use crate::ledger::{ThreadKind, meter};
+use crate::ledger::{self, ThreadKind, meter};
 use crate::log::{Event, Format, Log, LogDestination, LogLevel, Settings};
 use crate::run::link::choice::LinkChoice;
 use crate::run::tunnels::OpenedTun;
@@ -177,9 +176,7 @@ pub fn run(
     supervisor: Option<Supervisor>,
 ) -> Result<(), AgentError> {
     meter::start(ThreadKind::General);
-    // Threads that help to read a policy are charged like this one.
-    let begin = || meter::start(ThreadKind::General);
-    parallel::set_thread_hooks(ThreadHooks { begin, end: meter::publish });
+    ledger::charge_parallel_threads();
     process::keep_secrets().map_err(AgentError::Process)?;
     let descriptors = process::raise_descriptor_limit().map_err(AgentError::Process)?;
     // Before there is a thread. A successor needs it only if the helper of its predecessor has

@@ -187,9 +187,13 @@ impl Costs {
         runs: Vec<RunCosts>,
     ) -> Self {
         let interval = SystemTime::now().duration_since(since).unwrap_or(Duration::ZERO);
+        let Accounts { held, removed } = Account::all();
+        // Sorting thousands of accounts takes a while, which must count as captured too.
+        meter::publish();
         // The accounts are read before the clock, so that their sum is never more than the clock.
-        let rules = rows(Account::all(), failures);
+        let read: Vec<_> = held.iter().map(|account| (&**account, account.totals())).collect();
         let agent_cpu_us = us(agent_ns());
+        let rules = rows(read, removed, failures);
         let overhead = MeteringOverhead::all();
         let MeteringCosts { stamp_ns, clock_read_ns } = meter::measure_metering();
         let accounting = Accounting {
@@ -348,18 +352,20 @@ impl RunCosts {
 }
 
 /// A row for each account, and one for all removed rules, whose last connections may be open.
-fn rows(accounts: Accounts, failures: impl Fn(&Account) -> Option<u64>) -> Vec<RuleCosts> {
-    let Accounts { held, mut removed } = accounts;
-    let mut rows = Vec::with_capacity(held.len());
-    for account in held {
-        let totals = account.totals();
+fn rows(
+    read: Vec<(&Account, Totals)>,
+    mut removed: Totals,
+    failures: impl Fn(&Account) -> Option<u64>,
+) -> Vec<RuleCosts> {
+    let mut rows = Vec::with_capacity(read.len());
+    for (account, totals) in read {
         match account.owner() {
             Owner::Agent => rows.push(row(Kind::Agent, None, &totals, 0)),
             Owner::Packets => rows.push(row(Kind::Packets, None, &totals, 0)),
             // Rules that have sent no packets have no row.
             Owner::PacketsOf(_) if totals == Totals::default() => {}
             Owner::PacketsOf(name) => rows.push(row(Kind::Packets, Some(name), &totals, 0)),
-            Owner::Rule(name) => match failures(&account) {
+            Owner::Rule(name) => match failures(account) {
                 Some(failures) => rows.push(row(Kind::Rule, Some(name), &totals, failures)),
                 None => removed.add(&totals),
             },

@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::thread;
 
 use tacit_core::meter::Component;
+use tacit_core::parallel::{self, ThreadHooks};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -51,6 +52,12 @@ pub fn on_own_thread<T: Send + 'static>(
         let _ = done.send(made);
     })?;
     Ok(result)
+}
+
+/// Charges the threads that help to read a policy to the agent itself.
+pub fn charge_parallel_threads() {
+    let begin = || meter::start(ThreadKind::General);
+    parallel::set_thread_hooks(ThreadHooks { begin, end: meter::publish });
 }
 
 /// Charges a future to the agent itself.

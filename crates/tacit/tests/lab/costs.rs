@@ -98,6 +98,25 @@ fn the_ledger_accounts_for_the_cpu_time_of_the_agent() {
 }
 
 #[test]
+fn the_threads_that_read_a_large_policy_are_charged_to_the_agent() {
+    let rule = |number: u16| {
+        format!(
+            "[[rule]]\nname = \"r{number}\"\ndirection = \"outbound\"\n\
+             remote = \"10.{}.{}.0/24\"\nremote-ports = 443\npermit = true\n",
+            number / 250,
+            number % 250
+        )
+    };
+    let lab = Lab::new();
+    let agent = lab.agent(&(0..5000).map(rule).collect::<String>());
+    for _ in 0..3 {
+        agent.ok(&["reload"]);
+    }
+    let costs = agent.show("costs");
+    assert!(us(&costs["uncaptured-percent"]) <= 3.0, "{}", costs["uncaptured-percent"]);
+}
+
+#[test]
 fn a_connection_shows_what_it_has_cost() {
     let lab = Lab::new();
     let (agent, clear) = agent(&lab);
