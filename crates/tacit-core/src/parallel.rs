@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 use std::panic::resume_unwind;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Scope, ScopedJoinHandle};
 
 /// The largest number of parts. Each thread takes one part after the other, so that a thread whose
@@ -75,6 +75,12 @@ pub fn join<A: Send, B>(
         let own = own();
         Joined { other: thread.map_or_else(&other, end), own }
     })
+}
+
+/// Locks what both threads change. Each change must be one step, so that a panic of one thread
+/// leaves it complete for the other.
+pub(crate) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What each thread that this module starts does before and after its work.

@@ -103,7 +103,8 @@ pub fn build(policy: Policy, context: BuildContext<'_>) -> Result<Live, RuleRefu
         || policy.rules.iter().map(build).collect::<Result<Vec<_>, _>>(),
     );
     let rules = rules?;
-    let search = Search::beside(&policy, index);
+    let positions = policy.rules.iter().map(|rule| rule.position).collect();
+    let search = Search::beside(&policy, positions, index);
     let filters = filters::counters(&policy, None);
     Ok(Live::new(1, Arc::new(policy), rules, Arc::new(search), filters))
 }

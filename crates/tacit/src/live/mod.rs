@@ -170,18 +170,18 @@ impl Search {
     fn new(policy: &mut Policy, rules: &[Arc<LiveRule>]) -> Self {
         let positions = policy.rules.iter().map(|rule| rule.position).collect();
         policy.rules = rules.iter().map(|rule| Arc::clone(&rule.rule)).collect();
-        Self { positions, ..Self::beside(policy, Index::new(&policy.rules)) }
+        Self::beside(policy, positions, Index::new(&policy.rules))
     }
 
     /// Builds the indexes beside that by flow.
-    fn beside(policy: &Policy, index: Index) -> Self {
+    fn beside(policy: &Policy, positions: Vec<SourcePosition>, index: Index) -> Self {
         let named = policy.rules.iter().enumerate();
         let forwards = policy.rules.iter().filter_map(|rule| rule.forward());
         let proxied = forwards.filter(|forward| forward.accept_proxy);
         Self {
             index,
             places: named.map(|(place, rule)| (ByName(Arc::clone(rule)), place)).collect(),
-            positions: policy.rules.iter().map(|rule| rule.position).collect(),
+            positions,
             proxied: proxied.flat_map(|forward| forward.listen.iter().cloned()).collect(),
             has_windows: policy.rules.iter().any(|rule| rule.selectors.when.is_some())
                 || policy.filters.iter().any(|rule| rule.selectors.when.is_some()),

@@ -305,7 +305,6 @@ fn ranges<'r>(
         }
         // The address of a name may have other names, and may belong to another rule.
         let learnt = if is_captured { learnt } else { &nothing_learnt };
-        all_spans.clear();
         add_spans(rule, learnt, own, &mut all_spans);
         for span in all_spans.drain(..) {
             let plane = Plane { udp, family: span.family };

@@ -9,6 +9,7 @@ use super::map;
 use super::value;
 use super::words::Scope;
 use crate::message_id::MessageId;
+use crate::parallel::lock;
 use crate::policy::activate::Activation;
 use crate::policy::credentials::{
     ExpiredAnchors, FilePositions, Identity, Revocation, SYSTEM_TRUST, Trust, TrustSource,
@@ -47,14 +48,14 @@ struct UsedNames(Mutex<BTreeSet<String>>);
 
 impl UsedNames {
     fn add(&self, name: &str) {
-        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = lock(&self.0);
         if !names.contains(name) {
             names.insert(name.to_owned());
         }
     }
 
     fn contains(&self, name: &str) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
+        lock(&self.0).contains(name)
     }
 }
 
@@ -121,7 +122,7 @@ impl<'a> Names<'a> {
         let name = value.string()?;
         if name == SYSTEM_TRUST {
             let position = value.report.position(value.at.start);
-            let mut first = self.system_first_named.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut first = lock(&self.system_first_named);
             *first = Some(first.map_or(position, |first| first.min(position)));
             return Some(name.to_owned());
         }

@@ -171,7 +171,7 @@ mod tests {
             "[[rule]]\n[[\"rule\"]]\n",
             "[[rule]]x\n",
             "[[rule]]\na = \"\"\"\n[[rule]]\n\"\"\"\n",
-            "a = \'\'\'\n[[rule]]\n\'\'\'\n",
+            "a = '''\n[[rule]]\n'''\n",
             "a = [\n[[rule]]\n]\n",
         ] {
             assert!(!is_in_parts(text), "{text}");

@@ -1,17 +1,13 @@
 //! Collects errors and warnings about a TOML text, such as a policy, while tacit reads this text.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::document::TomlDocument;
 use super::lines::Lines;
 use super::node::ByteSpan;
 use crate::message_id::MessageId;
+use crate::parallel::lock;
 use crate::policy::diagnostic::{Diagnostic, SourcePosition};
-
-/// Threads add to these lists in one step, so a panic leaves them complete.
-fn lock<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
-    list.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A text and the diagnostics about it so far.
 ///
